@@ -9,7 +9,10 @@ use arrow_array::builder::{
     ArrayBuilder, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder,
     TimestampMicrosecondBuilder, UInt64Builder,
 };
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type, TimestampMicrosecondType, UInt64Type};
+use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{TimestampMicrosecondArray, UInt64Array};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use std::sync::Arc;
 use tapetum::query::ResultColumn;
@@ -144,4 +147,60 @@ impl ArrowBatches {
         (self.rows, self.bytes) = (0, 0);
         RecordBatch::try_new(self.schema.clone(), arrays).map(Some)
     }
+}
+
+/// A column of a batch, by what its values are.
+enum ColumnValues<'a> {
+    Bool(&'a BooleanArray),
+    Int(&'a Int64Array),
+    Unsigned(&'a UInt64Array),
+    Float(&'a Float64Array),
+    Timestamp(&'a TimestampMicrosecondArray),
+    Text(&'a StringArray),
+    Bytes(&'a BinaryArray),
+}
+
+impl<'a> ColumnValues<'a> {
+    fn of(array: &'a dyn Array) -> Result<ColumnValues<'a>, ArrowError> {
+        Ok(match array.data_type() {
+            DataType::Boolean => ColumnValues::Bool(array.as_boolean()),
+            DataType::Int64 => ColumnValues::Int(array.as_primitive::<Int64Type>()),
+            DataType::UInt64 => ColumnValues::Unsigned(array.as_primitive::<UInt64Type>()),
+            DataType::Float64 => ColumnValues::Float(array.as_primitive::<Float64Type>()),
+            DataType::Timestamp(TimeUnit::Microsecond, _) => {
+                ColumnValues::Timestamp(array.as_primitive::<TimestampMicrosecondType>())
+            }
+            DataType::Utf8 => ColumnValues::Text(array.as_string()),
+            DataType::Binary => ColumnValues::Bytes(array.as_binary()),
+            other => return Err(ArrowError::NotYetImplemented(format!("a column of {other} in a query's rows"))),
+        })
+    }
+
+    fn value(&self, row: usize) -> Option<Scalar<'a>> {
+        match *self {
+            ColumnValues::Bool(values) => values.is_valid(row).then(|| Scalar::Bool(values.value(row))),
+            ColumnValues::Int(values) => values.is_valid(row).then(|| Scalar::Int(values.value(row))),
+            ColumnValues::Unsigned(values) => values.is_valid(row).then(|| Scalar::Unsigned(values.value(row))),
+            ColumnValues::Float(values) => values.is_valid(row).then(|| Scalar::Float(values.value(row))),
+            ColumnValues::Timestamp(values) => values.is_valid(row).then(|| Scalar::Timestamp(values.value(row))),
+            ColumnValues::Text(values) => values.is_valid(row).then(|| Scalar::Text(values.value(row))),
+            ColumnValues::Bytes(values) => values.is_valid(row).then(|| Scalar::Bytes(values.value(row))),
+        }
+    }
+}
+
+/// Shows the rows of a batch that [`ArrowBatches`] made, its columns in their order.
+///
+/// # Errors
+/// If a column is of another type than those.
+pub fn each_row(batch: &RecordBatch, show: &mut dyn FnMut(&[Option<Scalar<'_>>])) -> Result<(), ArrowError> {
+    let columns: Vec<ColumnValues<'_>> =
+        batch.columns().iter().map(|array| ColumnValues::of(array)).collect::<Result<_, _>>()?;
+    let mut values = Vec::with_capacity(columns.len());
+    for row in 0..batch.num_rows() {
+        values.clear();
+        values.extend(columns.iter().map(|column| column.value(row)));
+        show(&values);
+    }
+    Ok(())
 }

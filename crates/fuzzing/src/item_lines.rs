@@ -2,7 +2,8 @@
 
 use tapetum::fuzzing::Input;
 use tapetum_kernels::expiry::Expiry;
-use tapetum_server::tools::item_lines::{Format, ItemLine, parse, write};
+use tapetum_server::tools::item_lines::{Format, parse, write};
+use tapetum_service::reply::ItemRow;
 
 /// A parsed item can be written in either format, and reads back unchanged.
 pub fn item_lines(bytes: &[u8]) {
@@ -15,7 +16,7 @@ pub fn item_lines(bytes: &[u8]) {
     assert_eq!(parse(Format::Jsonl, without_end(&line)), Ok(item.clone()));
     line.clear();
     write(Format::Tsv, &item, &mut line);
-    assert_eq!(parse(Format::Tsv, without_end(&line)), Ok(ItemLine { flags: 0, expiry: Expiry::NONE, ..item }));
+    assert_eq!(parse(Format::Tsv, without_end(&line)), Ok(ItemRow { flags: 0, expiry: Expiry::NONE, ..item }));
 }
 
 fn without_end(line: &[u8]) -> &[u8] {

@@ -2,7 +2,7 @@
 
 use tapetum::fuzzing::Input;
 use tapetum_server::protocol::{Parsed, binary, meta, number, text};
-use tapetum_server::size;
+use tapetum_service::size;
 
 /// Low, so that a short input exceeds it.
 const ITEM_BYTES_MAX: usize = 1000;

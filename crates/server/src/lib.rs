@@ -23,8 +23,6 @@ pub mod output;
 pub mod protocol;
 pub mod server;
 mod service_manager;
-pub mod size;
 pub mod stats;
 pub mod store;
-pub mod suggestion;
 pub mod tools;

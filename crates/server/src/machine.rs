@@ -6,7 +6,7 @@ use std::path::Path;
 use tapetum_drive::Size;
 use tapetum_drive::machine::memory_and_swap_bytes;
 
-use crate::size;
+use tapetum_service::size;
 
 /// Memory of this machine, without swap.
 pub fn memory_bytes() -> u64 {

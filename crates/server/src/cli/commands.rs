@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use tapetum::{KeyspaceHandle, NewStore, Options, Place};
+use tapetum::{NewStore, Options, Place};
 
 #[cfg(feature = "images")]
 use super::pictures;
+use super::reach::Reached;
 use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments, serve};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
@@ -21,18 +22,23 @@ use crate::cli::keyspace_arguments::DEFAULT_NAME;
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
 use crate::net::listen::Address;
-use crate::stats::keyspace_stats;
-use crate::store::item_limit;
-use crate::store::store_open::{self, OpenError};
 use crate::tools::item_lines::Format;
 use crate::tools::key_text::KeyText;
-use crate::tools::load::{Existing, StoreSink};
-use crate::tools::pipelines::{PipelineRun, UnitChoice};
+use crate::tools::list::{LineShape, LinesCaller};
+use crate::tools::load::{Existing, ServiceSink};
 use crate::tools::remote::{self, Remote};
 use crate::tools::remote_items;
 use crate::tools::warm::{self, WarmSource};
-use crate::tools::{format_check, list, load, pipelines, repair};
-use crate::{machine, os, output, size, stats};
+use crate::tools::{load, repair};
+use crate::{machine, os, output};
+use tapetum_service::opening::{self, OpenError};
+use tapetum_service::pipelines;
+use tapetum_service::pipelines::{PipelineRun, UnitChoice};
+use tapetum_service::reply::Reply;
+use tapetum_service::request::{ListWanted, Request};
+use tapetum_service::service::Access;
+use tapetum_service::size;
+use tapetum_service::socket::client::Connection;
 
 /// Memory for opening a store that is to grow: a large one needs a large index.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
@@ -121,17 +127,15 @@ fn run(command: Command) -> Outcome {
         Command::Stats { json, memcached: Some(address), .. } => {
             Remote::memcached(&address).stats(b"").map_err(Box::from).and_then(|lines| print_stats(&lines, json))
         }
-        Command::Stats { json, memcached: None, store } => offline_stats(json, &store),
+        Command::Stats { json, memcached: None, store } => stats_of(json, &store),
         Command::Programs => print(pipelines::list()?.as_bytes()),
         #[cfg(feature = "images")]
         Command::Import(command) => pictures::import(&command),
         #[cfg(feature = "images")]
-        Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures, store, .. })
-            if !pictures.keys.is_empty() =>
+        Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures: asked, store, .. })
+            if !asked.keys.is_empty() =>
         {
-            read_keyspace(KeyspaceTarget::new(&store, &keyspace), |opened| {
-                self::pictures::run(opened, &keyspace, &pipeline, &pictures)
-            })
+            pictures::run(&store, &keyspace, &pipeline, &asked)
         }
         Command::Pipeline(PipelineCommand::Run {
             pipeline,
@@ -179,9 +183,9 @@ fn run(command: Command) -> Outcome {
         Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
         Command::List { prefix, long, memcached: None, keyspace, store } => {
-            let mut out = output::stdout();
-            read_keyspace(KeyspaceTarget::new(&store, &keyspace.keyspace), |opened| {
-                Ok(list::list(opened, &KeyText::of(opened)?.prefix(&prefix)?, long, &mut out)?)
+            list_lines(&prefix, &keyspace.keyspace, &store, ListWanted::Keys, |keys| LineShape::Keys {
+                keys,
+                is_long: long,
             })
         }
         Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
@@ -193,10 +197,7 @@ fn run(command: Command) -> Outcome {
             repair::dump(&place, &options, &keyspace.keyspace, &prefix, format, &mut out, &mut complaints)
         }
         Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
-            let mut out = output::stdout();
-            read_keyspace(KeyspaceTarget::new(&store, &keyspace.keyspace), |opened| {
-                Ok(list::dump(opened, &KeyText::of(opened)?.prefix(&prefix)?, format, &mut out)?)
-            })
+            list_lines(&prefix, &keyspace.keyspace, &store, ListWanted::Items, |_| LineShape::Items(format))
         }
         Command::Generate(command) => generating::run(&command),
         Command::Graph(command) => graphs::run(&command),
@@ -234,7 +235,7 @@ pub(super) fn creating_options(arguments: &StoreArguments, creation: &CreationAr
 
 /// For a command that may make a store: a server must be able to serve it with the same memory, part of which its front doors take.
 pub(super) fn making_options(arguments: &StoreArguments) -> Options {
-    Options { memory_beside: store_open::front_bytes, ..offline_options(arguments) }
+    Options { memory_beside: opening::front_bytes, ..offline_options(arguments) }
 }
 
 /// For writing many items: closing the store makes all of them durable at once.
@@ -245,8 +246,8 @@ pub(super) fn filling_options(arguments: &StoreArguments, creation: &CreationArg
 /// A store, and the name of one of its keyspaces.
 #[derive(Clone, Copy)]
 pub(super) struct KeyspaceTarget<'a> {
-    store: &'a StoreArguments,
-    keyspace: &'a str,
+    pub store: &'a StoreArguments,
+    pub keyspace: &'a str,
 }
 
 impl<'a> KeyspaceTarget<'a> {
@@ -255,38 +256,23 @@ impl<'a> KeyspaceTarget<'a> {
     }
 }
 
-/// Runs `work` on a keyspace of the store without a server, and closes the store.
-fn with_keyspace<R>(
+/// Runs `fill` with a sink into a keyspace, and makes what it put there durable.
+fn fill_keyspace<R>(
     target: KeyspaceTarget<'_>,
     options: Options,
-    work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
+    existing: Existing,
+    fill: impl FnOnce(&mut ServiceSink<'_>) -> Result<R, String>,
 ) -> Result<R, Box<dyn Error>> {
     let KeyspaceTarget { store, keyspace } = target;
     if options.create {
         expect_store_of(&store.place(), keyspace)?;
     }
-    with_store(store, options, |store| {
-        refuse_device(store, keyspace)?;
-        work(&store.keyspace(keyspace)?)
-    })
-}
-
-/// The keys of a block device are its own; a command must not use others.
-fn refuse_device(store: &tapetum::Store, name: &str) -> Result<(), String> {
-    match store.keyspaces().iter().any(|keyspace| keyspace.name == name && !keyspace.options.is_empty()) {
-        false => Ok(()),
-        true => Err(format!(
-            "the keyspace {name:?} is a block device, which clients of `tapetum serve --nbd ADDR` write: give another --keyspace"
-        )),
-    }
-}
-
-/// Runs `work` on a keyspace of the store without a server. The store stays unchanged.
-pub(super) fn read_keyspace<R>(
-    target: KeyspaceTarget<'_>,
-    work: impl FnOnce(&KeyspaceHandle) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    read_store(target.store, |store| work(&store.keyspace(target.keyspace)?))
+    let mut reached = Reached::new(store, &options, Access::Write)?;
+    let filled = reached.format(keyspace).and_then(|format| {
+        let mut sink = ServiceSink::new(&mut reached.service, keyspace, format.is_some(), existing);
+        Ok(fill(&mut sink)?)
+    });
+    reached.close(filled)
 }
 
 /// A new store has only the default keyspace. Checked before the store is made.
@@ -302,55 +288,6 @@ pub(super) fn expect_store_of(place: &Place, keyspace: &str) -> Result<(), Strin
     ))
 }
 
-/// Runs `work` on the store without a server, and closes it.
-pub(super) fn with_store<R>(
-    arguments: &StoreArguments,
-    options: Options,
-    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    check_memory(arguments.memory)?;
-    let place = arguments.place();
-    let store = store_open::open(&place, &options)?;
-    let result = work(&store).map_err(|error| of_store(&place, &store, error));
-    let closed = store.close();
-    // The first error is the more informative one.
-    let result = result?;
-    closed.map_err(OpenError::of_store(place.path()))?;
-    Ok(result)
-}
-
-/// Runs `work` on the store without a server. The store stays unchanged.
-pub(super) fn read_store<R>(
-    arguments: &StoreArguments,
-    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    read_store_with(arguments, &offline_options(arguments), work)
-}
-
-pub(super) fn read_store_with<R>(
-    arguments: &StoreArguments,
-    options: &Options,
-    work: impl FnOnce(&tapetum::Store) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    check_memory(arguments.memory)?;
-    let place = arguments.place();
-    let store = options.open_read_only(place.clone()).map_err(OpenError::from)?;
-    work(&store).map_err(|error| of_store(&place, &store, error))
-}
-
-/// The error with the store's path, if it is the store's.
-fn of_store(place: &Place, store: &tapetum::Store, error: Box<dyn Error>) -> Box<dyn Error> {
-    let other = match error.downcast::<tapetum::Error>() {
-        Ok(error) => return OpenError::of_open(store, place)(*error).into(),
-        Err(other) => other,
-    };
-    match other.downcast::<list::ListError>().map(|error| *error) {
-        Ok(list::ListError::Store(error)) => OpenError::of_open(store, place)(error).into(),
-        Ok(error) => error.into(),
-        Err(other) => other,
-    }
-}
-
 fn load(
     file: Option<&Path>,
     format: Option<Format>,
@@ -363,9 +300,7 @@ fn load(
     file.map_or(Ok(()), load::check_file)?;
     let loaded = match memcached {
         Some(address) => load::load(file, format, skip_bad, &mut Remote::memcached(address).sink(Existing::Replace)?)?,
-        None => with_keyspace(target, options, |keyspace| {
-            Ok(load::load(file, format, skip_bad, &mut StoreSink::new(keyspace, Existing::Replace)?)?)
-        })?,
+        None => fill_keyspace(target, options, Existing::Replace, |sink| load::load(file, format, skip_bad, sink))?,
     };
     let skipped = if skip_bad { format!(", {} bad lines left out", loaded.bad_lines) } else { String::new() };
     let items = if loaded.items == 1 { "item" } else { "items" };
@@ -383,9 +318,7 @@ fn warm(from: &Address, memcached: Option<&Address>, target: KeyspaceTarget<'_>,
     let source = source_of(from, &count, b"")?;
     let warmed = match memcached {
         Some(address) => warm::warm(source, &mut Remote::memcached(address).sink(Existing::Keep)?)?,
-        None => with_keyspace(target, options, |keyspace| {
-            Ok(warm::warm(source, &mut StoreSink::new(keyspace, Existing::Keep)?)?)
-        })?,
+        None => fill_keyspace(target, options, Existing::Keep, |sink| warm::warm(source, sink))?,
     };
     tell(&warmed.to_string());
     Ok(())
@@ -452,6 +385,9 @@ fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     let store = StoreArguments { place: arguments.place.clone(), memory: Some(GROW_MEMORY_BYTES) };
+    if let Some(mut server) = Connection::open(&store.place().socket())? {
+        return Ok(server.gather(Request::Grow { capacity_bytes }).map(|_| ())?);
+    }
     let grown = offline_options(&store).grow(&store.place(), capacity_bytes);
     Ok(grown.map_err(OpenError::from)?)
 }
@@ -465,29 +401,44 @@ pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
 }
 
 fn put(key: &str, value: &str, target: KeyspaceTarget<'_>, options: Options) -> Outcome {
-    let bytes = if value == "-" { read_input()? } else { value.as_bytes().to_vec() };
-    with_keyspace(target, options, |keyspace| {
-        if let Some(why) = item_limit::refusal(bytes.len(), keyspace.store()) {
-            return Err(why.into());
-        }
-        let format = keyspace.format()?;
-        let key = KeyText::new(format.as_ref()).key(key)?;
-        if let Some(format) = &format {
-            format_check::check_item(format, target.keyspace, &key, &bytes)?;
-        }
-        Ok(keyspace.put(&key, &bytes).map(|_stamp| ())?)
-    })
+    let value = if value == "-" { read_input()? } else { value.as_bytes().to_vec() };
+    if options.create {
+        expect_store_of(&target.store.place(), target.keyspace)?;
+    }
+    let mut reached = Reached::new(target.store, &options, Access::Write)?;
+    let keyspace = target.keyspace.to_owned();
+    let done = reached.key(target.keyspace, key).and_then(|key| reached.gather(Request::Put { keyspace, key, value }));
+    reached.close(done).map(|_| ())
 }
 
 fn get(key: &str, target: KeyspaceTarget<'_>) -> Outcome {
-    let item = read_keyspace(target, |keyspace| Ok(keyspace.get(&KeyText::of(keyspace)?.key(key)?)?))?;
-    let item = item.ok_or_else(|| not_found(key))?;
+    let mut reached = Reached::for_reading(target.store)?;
+    let request = Request::Get { keyspace: target.keyspace.into(), key: reached.key(target.keyspace, key)? };
+    let Some(Reply::Items(mut items)) = reached.gather(request)?.pop() else { return Err(not_found(key).into()) };
+    let item = items.pop().ok_or_else(|| not_found(key))?;
     let mut out = output::stdout();
     out.write_all(&item.value)?;
     if io::stdout().is_terminal() {
         out.write_all(b"\n")?;
     }
     Ok(out.flush()?)
+}
+
+/// Prints a line of each key or item whose key begins with `prefix`.
+fn list_lines(
+    prefix: &str,
+    keyspace: &str,
+    store: &StoreArguments,
+    wanted: ListWanted,
+    shape: impl FnOnce(KeyText) -> LineShape,
+) -> Outcome {
+    let mut reached = Reached::for_reading(store)?;
+    let keys = KeyText::new(reached.format(keyspace)?.as_ref());
+    let request = Request::List { keyspace: keyspace.into(), prefix: keys.prefix(prefix)?, wanted };
+    let mut out = output::stdout();
+    let mut lines = LinesCaller::new(shape(keys), &mut out);
+    let asked = reached.ask(request, &mut lines);
+    lines.finish(asked)
 }
 
 /// Runs a pipeline over an item or a file.
@@ -501,19 +452,32 @@ fn run_pipeline(
     let bytes = match (key, file) {
         (_, Some(file)) if file == Path::new("-") => read_input()?,
         (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
-        (key, None) => {
-            let (key, KeyspaceTarget { store, keyspace }) = (key.unwrap_or_default(), target);
-            let units = pipelines::named_units(choice.compute_units)?;
-            let options = Options { compute_units: units, pin_units: choice.pin, ..offline_options(store) };
-            let ran = read_store_with(store, &options, |store| {
-                let keyspace = store.keyspace(keyspace)?;
-                let key = KeyText::of(&keyspace)?.key(key)?;
-                pipelines::run_item(&keyspace, &key, text, choice)
-            })?;
-            return ran.ok_or_else(|| not_found(key).into());
-        }
+        (key, None) => return run_item_pipeline(text, key.unwrap_or_default(), choice, target),
     };
     Ok(pipelines::run(text, choice, &bytes)?)
+}
+
+fn run_item_pipeline(
+    text: &str,
+    key: &str,
+    choice: UnitChoice<'_>,
+    target: KeyspaceTarget<'_>,
+) -> Result<PipelineRun, Box<dyn Error>> {
+    let KeyspaceTarget { store, keyspace } = target;
+    let units = pipelines::named_units(choice.compute_units)?;
+    let options = Options { compute_units: units, pin_units: choice.pin, ..offline_options(store) };
+    let mut reached = Reached::new(store, &options, Access::Read)?;
+    let pipeline = text.to_owned();
+    let request = Request::RunPipeline { keyspace: keyspace.into(), key: reached.key(keyspace, key)?, pipeline };
+    let (mut found, mut run) = (false, PipelineRun { bytes: Vec::new(), stages: Vec::new() });
+    for reply in reached.gather(request)? {
+        match reply {
+            Reply::Stages(stages) => (found, run.stages) = (true, stages),
+            Reply::Bytes(more) => run.bytes.extend(more),
+            _ => {}
+        }
+    }
+    if found { Ok(run) } else { Err(not_found(key).into()) }
 }
 
 /// All of standard input.
@@ -529,11 +493,12 @@ pub(super) fn print(bytes: &[u8]) -> Outcome {
 }
 
 fn delete(key: &str, target: KeyspaceTarget<'_>) -> Outcome {
-    match with_keyspace(target, offline_options(target.store), |keyspace| {
-        Ok(keyspace.delete(&KeyText::of(keyspace)?.key(key)?)?)
-    })? {
-        true => Ok(()),
-        false => Err(not_found(key).into()),
+    let mut reached = Reached::new(target.store, &offline_options(target.store), Access::Write)?;
+    let keyspace = target.keyspace.to_owned();
+    let done = reached.key(target.keyspace, key).and_then(|key| reached.gather(Request::Delete { keyspace, key }));
+    match reached.close(done)?.pop() {
+        Some(Reply::Count(1..)) => Ok(()),
+        _ => Err(not_found(key).into()),
     }
 }
 
@@ -541,11 +506,11 @@ pub(super) fn not_found(key: &str) -> String {
     format!("there is no key \"{key}\"")
 }
 
-fn offline_stats(json: bool, arguments: &StoreArguments) -> Outcome {
-    let (figures, keyspace_items) = read_store(arguments, |store| Ok((store.stats(), store.count_items()?)))?;
-    let mut lines = stats::lines(stats::store_figures(&figures));
-    lines.extend(keyspace_stats::lines(keyspace_items));
-    print_stats(&lines, json)
+fn stats_of(json: bool, arguments: &StoreArguments) -> Outcome {
+    match Reached::for_reading(arguments)?.gather(Request::Figures)?.pop() {
+        Some(Reply::Figures(lines)) => print_stats(&lines, json),
+        _ => Err("no figures were told".into()),
+    }
 }
 
 pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
@@ -562,7 +527,7 @@ pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
 
 fn check(arguments: &StoreArguments) -> Outcome {
     check_memory(arguments.memory)?;
-    let counts = store_open::check(&arguments.place(), &offline_options(arguments))?;
+    let counts = opening::check(&arguments.place(), &offline_options(arguments))?;
     let mut out = output::stdout();
     for (name, count) in counts {
         writeln!(out, "{name} {count}")?;

@@ -2,16 +2,19 @@
 
 use std::io::Write;
 
-use tapetum::Store;
-use tapetum_kernels::scan::Format as RecordFormat;
+use tapetum::KeyspaceKind;
+use tapetum_service::reply::{ItemRow, KeyspaceRow};
+use tapetum_service::request::{CreateKeyspace, Request};
+use tapetum_service::service::Access;
 
-use super::commands::{Outcome, filling_options, tell, with_store};
+use super::commands::{Outcome, filling_options, tell};
 use super::keyspaces::kind_of;
+use super::reach::Reached;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::generate_arguments::{GenerateCommand, IntoArguments};
 use crate::output;
-use crate::tools::item_lines::{self, Format, ItemLine};
-use crate::tools::load::{Existing, Loader, StoreSink};
+use crate::tools::item_lines::{self, Format};
+use crate::tools::load::{Existing, Loader, ServiceSink};
 use crate::tools::packages::{PackageDatabase, PackageTable};
 use crate::tools::papers::{PaperDatabase, PaperTable, ShowItem};
 
@@ -64,7 +67,7 @@ fn generate<'a>(
 fn print(table: &GeneratedTable<'_>) -> Outcome {
     let (mut out, mut text) = (output::stdout(), Vec::new());
     (table.each_item)(&mut |key, value| {
-        item_lines::write(Format::Tsv, &ItemLine { key, value, ..ItemLine::default() }, &mut text);
+        item_lines::write(Format::Tsv, &ItemRow { key, value, ..ItemRow::default() }, &mut text);
         if text.len() >= BATCH_BYTES {
             out.write_all(&text)?;
             text.clear();
@@ -77,24 +80,27 @@ fn print(table: &GeneratedTable<'_>) -> Outcome {
 
 /// Makes a keyspace of each table.
 fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoArguments) -> Outcome {
+    let mut reached = Reached::new(arguments, &filling_options(arguments, &into.creation()), Access::Write)?;
+    let filled = tables.iter().try_for_each(|table| fill_keyspace(table, &mut reached, into));
+    let filled = filled.and_then(|()| reached.keyspaces(None));
     // Closing the store makes all items durable, once.
-    with_store(arguments, filling_options(arguments, &into.creation()), |store| {
-        tables.iter().try_for_each(|table| fill_keyspace(table, store, into))?;
-        for (keyspace, items) in store.count_items()? {
-            if tables.iter().any(|table| table.name == keyspace.name) {
-                tell(&format!("{}: {items} items", keyspace.name));
-            }
+    for KeyspaceRow { name, items, .. } in reached.close(filled)? {
+        if tables.iter().any(|table| table.name == name) {
+            tell(&format!("{name}: {items} items"));
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
-fn fill_keyspace(table: &GeneratedTable<'_>, store: &Store, into: &IntoArguments) -> Outcome {
-    let keyspace = store.keyspace_or_create_of(table.name, kind_of(into.index))?;
-    store.set_keyspace_format(table.name, Some(&RecordFormat::parse(table.format_text)?))?;
-    let mut sink = StoreSink::new(&keyspace, Existing::Replace)?;
+fn fill_keyspace(table: &GeneratedTable<'_>, reached: &mut Reached, into: &IntoArguments) -> Outcome {
+    let (name, fields) = (table.name.to_owned(), Some(table.format_text.to_owned()));
+    let is_ordered = kind_of(into.index) == KeyspaceKind::Ordered;
+    let wanted = CreateKeyspace { name: name.clone(), is_ordered, block_device: None, may_exist: true };
+    reached.gather(Request::CreateKeyspace(wanted))?;
+    reached.gather(Request::SetFormat { keyspace: name, fields })?;
+    let mut sink = ServiceSink::new(&mut reached.service, table.name, true, Existing::Replace);
     let mut loader = Loader::new(&mut sink);
-    (table.each_item)(&mut |key, value| Ok(loader.put(&ItemLine { key, value, ..ItemLine::default() })?))?;
+    (table.each_item)(&mut |key, value| Ok(loader.put(&ItemRow { key, value, ..ItemRow::default() })?))?;
     loader.finish()?;
     Ok(())
 }

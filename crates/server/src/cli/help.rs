@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::commands::{Outcome, print};
 use crate::cli::arguments::Cli;
-use crate::suggestion::nearest;
+use tapetum_service::suggestion::nearest;
 
 #[derive(Debug, Args)]
 pub struct HelpArguments {

@@ -4,14 +4,18 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use super::commands::{KeyspaceTarget, Outcome, check_memory, offline_options, print, print_stats, read_keyspace};
+use super::commands::{KeyspaceTarget, Outcome, check_memory, offline_options, print, print_stats};
+use super::reach::Reached;
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
-use crate::store::inspect_lines;
-use crate::store::store_open::OpenError;
 use crate::tools::inspect;
 use crate::tools::key_text::KeyText;
 use crate::tools::remote::Remote;
+use tapetum_service::inspect_lines;
+use tapetum_service::opening::OpenError;
+use tapetum_service::reply::Reply;
+use tapetum_service::request::Request;
+use tapetum_service::socket::client::Connection;
 
 pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, target: KeyspaceTarget<'_>) -> Outcome {
     let lines = match memcached {
@@ -25,11 +29,12 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, target: K
             }
             Remote::memcached(address).stats(&[b"inspect ", &key[..]].concat())?
         }
-        None => read_keyspace(target, |keyspace| {
-            let key = KeyText::of(keyspace)?.key(key)?;
-            let location = tapetum::locate(keyspace.store(), keyspace.keyspace(), &key)?;
-            Ok(inspect_lines::location_lines(&location))
-        })?,
+        None => {
+            let KeyspaceTarget { store, keyspace } = target;
+            let mut reached = Reached::for_reading(store)?;
+            let request = Request::Locate { keyspace: keyspace.into(), key: reached.key(keyspace, key)? };
+            reached.gather(request)?.into_iter().find_map(Reply::into_figures).unwrap_or_default()
+        }
     };
     print_stats(&lines, json)
 }
@@ -61,14 +66,20 @@ pub fn inspect_all(
     let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
         match memcached {
             Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats(b"inspect")?)?),
-            None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
+            None => match Connection::open(&arguments.place().socket())? {
+                Some(mut server) => {
+                    let told = server.gather(Request::Inspect)?.into_iter().find_map(Reply::into_figures);
+                    Ok(inspect_lines::from_lines(&told.unwrap_or_default())?)
+                }
+                None => Ok(tapetum::inspect_at(&arguments.place()).map_err(OpenError::from)?),
+            },
         }
     };
     if map {
         return inspect::map(ask, every);
     }
     let mut inspection = ask()?;
-    if memcached.is_none() && !inspection.groups.is_empty() {
+    if memcached.is_none() && inspection.trees.is_empty() && !inspection.groups.is_empty() {
         inspect_trees(&mut inspection, arguments);
     }
     let text = match json {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tapetum::{BlockDevice, checked_keyspace_name};
 
 use crate::cli::arguments::{CreationArguments, StoreArguments};
-use crate::size;
+use tapetum_service::size;
 
 /// The keyspace that every store has.
 pub const DEFAULT_NAME: &str = tapetum::DEFAULT_KEYSPACE_NAME;

@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{Arg, Command};
 
 use super::presets::Leaf;
-use crate::suggestion::nearest;
+use tapetum_service::suggestion::nearest;
 
 const NOT_UTF8: &str = "an argument is not UTF-8: write each such byte of a key as \\xHH, as `tapetum list` prints it, and send a value to \
                         standard input with `tapetum put KEY -`\n\nFor more information, try '--help'.\n";

@@ -20,6 +20,7 @@ pub mod pipeline_arguments;
 mod presets;
 mod queries;
 mod ranges;
+mod reach;
 pub mod repair_arguments;
 mod scan_arguments;
 mod serve;

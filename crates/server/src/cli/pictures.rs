@@ -1,5 +1,6 @@
 //! `tapetum import images`, and `tapetum pipeline run … --keys … --out DIR`: pictures through the drive's programs, as files to look at.
 
+use std::error::Error;
 use std::fs;
 use std::path::Path;
 
@@ -7,13 +8,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tapetum::images::{
     BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
 };
-use tapetum::{Error, KeyspaceError, KeyspaceHandle};
+use tapetum::{KeyspaceError, KeyspaceHandle, Options, Place, Store};
+use tapetum_service::opening::{self, OpenError};
 
-use super::commands::{Outcome, filling_options, print, with_store};
+use super::commands::{Outcome, check_memory, filling_options, offline_options, print};
+use crate::cli::arguments::StoreArguments;
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::pipeline_arguments::PicturesArguments;
-use crate::size;
 use crate::tools::key_text::KeyText;
+use tapetum_service::size;
 
 pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportCommand) -> Outcome {
     let options = filling_options(store, creation);
@@ -21,7 +24,7 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
     fs::read_dir(dir).map_err(|error| format!("cannot read {}: {error}", dir.display()))?;
     with_store(store, options, |opened| {
         let (into, is_new) = match opened.keyspace(keyspace) {
-            Err(Error::Keyspace(KeyspaceError::Unknown { .. })) => (opened.create_keyspace(keyspace)?, true),
+            Err(tapetum::Error::Keyspace(KeyspaceError::Unknown { .. })) => (opened.create_keyspace(keyspace)?, true),
             found => (found?, false),
         };
         let mut files = 0;
@@ -52,7 +55,11 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
 }
 
 /// Runs keys through a pipeline, and writes what comes out as JPEG files.
-pub fn run(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
+pub fn run(store: &StoreArguments, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
+    read_store(store, |store| run_over(&store.keyspace(name)?, name, text, arguments))
+}
+
+fn run_over(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
     let Some(out) = &arguments.out else { return Err("give the folder for pictures: --out DIR".into()) };
     let plan: ImagePlan = text.parse()?;
     if plan.batch().is_some() {
@@ -61,7 +68,7 @@ pub fn run(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &Pictur
     let bound = BoundPlan::new(keyspace.store(), &plan)?;
     fs::create_dir_all(out)?;
     let set = ImageSet::load(keyspace, name)?;
-    let keys = KeyText::of(keyspace)?;
+    let keys = KeyText::new(keyspace.format()?.as_ref());
     let wanted = arguments.keys.iter().map(|prefix| keys.prefix(prefix)).collect::<Result<Vec<Vec<u8>>, String>>()?;
     let is_wanted = |key: &[u8]| wanted.iter().any(|prefix| key.starts_with(prefix));
     let (mut written, mut failed) = (0, Vec::new());
@@ -92,4 +99,40 @@ fn write(frame: &[u8], out: &Path, key: &[u8]) -> Outcome {
 fn told(failed: &[PictureError]) -> String {
     let lines: Vec<String> = failed.iter().take(10).map(PictureError::to_string).collect();
     format!("{} pictures failed:\n{}", failed.len(), lines.join("\n"))
+}
+
+/// Runs `work` on the store without a server, and closes it.
+fn with_store<R>(
+    arguments: &StoreArguments,
+    options: Options,
+    work: impl FnOnce(&Store) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
+    check_memory(arguments.memory)?;
+    let place = arguments.place();
+    let store = opening::open(&place, &options)?;
+    let result = work(&store).map_err(|error| of_store(&place, &store, error));
+    let closed = store.close();
+    // The first error is the more informative one.
+    let result = result?;
+    closed.map_err(OpenError::of_store(place.path()))?;
+    Ok(result)
+}
+
+/// Runs `work` on the store without a server. The store stays unchanged.
+fn read_store<R>(
+    arguments: &StoreArguments,
+    work: impl FnOnce(&Store) -> Result<R, Box<dyn Error>>,
+) -> Result<R, Box<dyn Error>> {
+    check_memory(arguments.memory)?;
+    let place = arguments.place();
+    let store = offline_options(arguments).open_read_only(place.clone()).map_err(OpenError::from)?;
+    work(&store).map_err(|error| of_store(&place, &store, error))
+}
+
+/// The error with the store's path, if it is the store's.
+fn of_store(place: &Place, store: &Store, error: Box<dyn Error>) -> Box<dyn Error> {
+    match error.downcast::<tapetum::Error>() {
+        Ok(error) => OpenError::of_open(store, place)(*error).into(),
+        Err(other) => other,
+    }
 }

@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, Command};
 use toml_edit::{Document, Item, Value};
 
-use crate::suggestion::{is_one_slip, nearest};
 use crate::tools::text_file;
+use tapetum_service::suggestion::{is_one_slip, nearest};
 
 /// Options that commands other than `serve` take.
 const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];

@@ -1,6 +1,6 @@
 //! The ranges of the command line's options. A value outside is refused with the range.
 
-use crate::size;
+use tapetum_service::size;
 
 /// A year.
 pub const IDLE_SECONDS_MAX: i64 = 365 * 86_400;
@@ -10,7 +10,7 @@ pub fn capacity(text: &str) -> Result<u64, String> {
     size::within(text, 2 << 20, 8 << 50)
 }
 
-/// How much a store needs: see [`crate::store::store_open::OpenError::Memory`]. Less than this is a forgotten unit.
+/// How much a store needs: see [`tapetum_service::opening::OpenError::Memory`]. Less than this is a forgotten unit.
 pub fn memory(text: &str) -> Result<u64, String> {
     size::within(text, 1 << 20, 1 << 50)
 }

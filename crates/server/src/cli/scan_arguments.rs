@@ -8,7 +8,7 @@ use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::tools::item_lines::Format;
 use crate::tools::key_text::KeyText;
 use crate::tools::query_rows::RowFormat;
-use crate::tools::scan::successor;
+use tapetum_service::key_range::successor;
 
 #[derive(Debug, Args)]
 pub struct ScanArguments {
@@ -96,7 +96,6 @@ pub enum ScanFormat {
     Jsonl,
     Table,
     Csv,
-    #[cfg(feature = "arrow")]
     Arrow,
 }
 
@@ -189,7 +188,6 @@ impl ScanArguments {
             None | Some(ScanFormat::Table) => Ok(RowFormat::Table),
             Some(ScanFormat::Csv) => Ok(RowFormat::Csv),
             Some(ScanFormat::Jsonl) => Ok(RowFormat::Jsonl),
-            #[cfg(feature = "arrow")]
             Some(ScanFormat::Arrow) => Ok(RowFormat::Arrow),
             Some(ScanFormat::Tsv) => {
                 Err("a query's rows are printed as table, csv, jsonl or arrow: tsv is of items".into())

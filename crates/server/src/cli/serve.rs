@@ -24,12 +24,14 @@ use crate::net::listen::Address;
 use crate::protocol::VERSION;
 use crate::server::Server;
 use crate::store::hot_keys::{self, WarmProgress};
-use crate::store::item_limit;
 use crate::store::opening::Opening;
 use crate::store::steward::Steward;
-use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
-use crate::{machine, os, service_manager, size, stats};
+use crate::{machine, os, service_manager};
+use tapetum_service::item_limit;
+use tapetum_service::opening::{self, OpenError};
+use tapetum_service::socket::listener::{ServiceListener, StoreSource};
+use tapetum_service::{escapes, size};
 
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 
@@ -75,7 +77,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let mut doors = Doors::bind(&server_options)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
-    let store = store_open::open(&place, &options)?;
+    let store = opening::open(&place, &options)?;
     drop(opening);
     refuse_devices(&store, &keyspaces)?;
     doors.give(&door_options(&store, &place, &keyspaces, !arguments.no_flush_all)?);
@@ -92,6 +94,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     server_options.limits.item_bytes_max = store.value_bytes_max();
     say_item_limit(&store, arguments.item_size);
     let slot = Arc::new(StoreSlot::new(store));
+    let service = start_service(&slot, &place, &options);
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
     if arguments.is_without_list() {
         tracing::info!(
@@ -112,10 +115,41 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     };
     service_manager::tell_stopping();
     tracing::info!("stopping after {signal}: answering the requests that have come, then closing the store");
+    if let Some(service) = service {
+        service.stop();
+    }
     let stopped = server.stop();
     steward.close()?;
     tracing::info!("closed");
     Ok(stopped?)
+}
+
+/// The store for whoever asks through the socket.
+struct ServedStore(Arc<StoreSlot<tapetum::Store>>);
+
+impl StoreSource for ServedStore {
+    fn store(&self) -> Result<Arc<tapetum::Store>, tapetum::Error> {
+        self.0.store()
+    }
+}
+
+/// Makes the socket for commands. Clients of the other doors are served without it.
+fn start_service(
+    slot: &Arc<StoreSlot<tapetum::Store>>,
+    place: &tapetum::Place,
+    options: &tapetum::Options,
+) -> Option<ServiceListener> {
+    let source = Box::new(ServedStore(Arc::clone(slot)));
+    match ServiceListener::start(source, place.clone(), options.compute_units.clone()) {
+        Ok(service) => Some(service),
+        Err(error) => {
+            tracing::warn!(
+                "no socket for commands at {}: {error}; while this serves, only its other doors are open",
+                place.socket().display()
+            );
+            None
+        }
+    }
 }
 
 /// An error if the system does not allow as many open files as the clients need.
@@ -136,12 +170,12 @@ fn server_options(
     }
     let limits = Limits {
         connections: arguments.connections as usize,
-        in_flight_bytes: store_open::front_bytes(arguments.memory()) as usize,
+        in_flight_bytes: opening::front_bytes(arguments.memory()) as usize,
         idle_seconds: arguments.idle_timeout,
         backlog: arguments.backlog,
         ..Limits::default()
     };
-    let drive = stats::word(&arguments.store.place().path().display().to_string());
+    let drive = escapes::word(&arguments.store.place().path().display().to_string());
     Ok(Options {
         addresses: arguments.memcached()?,
         nbd: arguments.nbd.clone(),
@@ -164,7 +198,7 @@ fn server_options(
 fn open_options(arguments: &ServeArguments) -> tapetum::Options {
     tapetum::Options {
         memory_bytes: Some(arguments.memory()),
-        memory_beside: store_open::front_bytes,
+        memory_beside: opening::front_bytes,
         write_buffer_bytes: arguments.write_buffer,
         tier: arguments.tier(),
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },

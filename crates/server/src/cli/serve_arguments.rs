@@ -15,8 +15,8 @@ use crate::cli::ranges::{
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
 use crate::net::listen::{Address, Listening, LoopbackAddress};
-use crate::size;
 use crate::store::hot_keys::HotKeys;
+use tapetum_service::size;
 
 // An address in square brackets is no link.
 #[allow(rustdoc::broken_intra_doc_links)]

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tapetum::{KeyspaceId, KeyspaceWrites};
 
 use super::latencies::{Latencies, LatencyHistogram, append_histogram};
-use super::{Figure, FigureKind, count, word};
+use super::{Figure, FigureKind, count};
 use crate::stats::exposition::{family, label};
+use tapetum_service::escapes::word;
 
 /// The counted commands, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

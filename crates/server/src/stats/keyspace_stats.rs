@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites};
 
 use crate::stats::exposition::{family, label};
+use tapetum_service::escapes;
 
 const ITEMS_HELP: &str = "Items of each keyspace, about: those that have expired count until their room is taken back";
 const WRITTEN_HELP: &str = "Bytes of records of each keyspace that went into segments, by who wrote them; the log, which all share, comes to that";
@@ -41,7 +42,7 @@ pub fn append(page: &mut String, keyspace_items: &[(Keyspace, u64)], writes: &[(
 /// The lines that `tapetum stats` prints.
 pub fn lines(keyspace_items: Vec<(Keyspace, u64)>) -> impl Iterator<Item = (String, String)> {
     let line = |(keyspace, items): (Keyspace, u64)| {
-        (format!("keyspace_items:{}", super::word(&keyspace.name)), items.to_string())
+        (format!("keyspace_items:{}", escapes::word(&keyspace.name)), items.to_string())
     };
     keyspace_items.into_iter().map(line)
 }

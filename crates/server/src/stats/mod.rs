@@ -54,19 +54,6 @@ pub fn lines(figures: Vec<Figure>) -> Vec<(String, String)> {
     figures.into_iter().map(|figure| (figure.name.to_string(), figure.value)).collect()
 }
 
-/// `text` as one word of a line, because clients split lines at spaces. White space, control characters and % are written as %XX, like keys
-/// in `lru_crawler metadump`.
-pub fn word(text: &str) -> String {
-    let mut word = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character.is_whitespace() || character.is_control() || character == '%' {
-            true => character.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| word += &format!("%{byte:02X}")),
-            false => word.push(character),
-        }
-    }
-    word
-}
-
 /// Declares each counter once, for fields, sums, names, help and reset.
 macro_rules! counters {
     ($($name:ident: $help:literal,)*) => {
@@ -437,19 +424,6 @@ mod tests {
         assert_eq!(value("cmd_get"), "5");
         all.iter().for_each(Counters::reset);
         assert_eq!(value("cmd_get"), "0");
-    }
-
-    #[test]
-    fn a_name_is_one_word_whatever_is_in_it() {
-        for (name, expected) in [
-            ("default", "default"),
-            ("a/b:c-\u{e9}", "a/b:c-\u{e9}"),
-            ("my space", "my%20space"),
-            ("100%", "100%25"),
-            ("a\tb\u{a0}c\u{3000}d\n", "a%09b%C2%A0c%E3%80%80d%0A"),
-        ] {
-            assert_eq!(word(name), expected);
-        }
     }
 
     /// A new figure of the store must also be shown.

@@ -20,7 +20,7 @@ use crate::protocol::text::Size;
 
 use crate::machine;
 use crate::store::engine::Store;
-use crate::store::inspect_lines;
+use tapetum_service::inspect_lines;
 
 /// Limits on one step of a list: its most parts, and the length of text after which it stops.
 const LIST_PARTS_MAX: usize = 16;
@@ -218,7 +218,7 @@ fn lines(lines: Result<Vec<(String, String)>, tapetum::Error>) -> Answer {
 fn resized(done: Result<(), tapetum::Error>, what: &str, bytes: u64) -> Answer {
     match done {
         Ok(()) => {
-            tracing::info!("{what} is {} now", crate::size::shown(bytes));
+            tracing::info!("{what} is {} now", tapetum_service::size::shown(bytes));
             Answer::Done
         }
         Err(error) => Answer::Failed(error),

@@ -3,7 +3,7 @@
 
 use tapetum::{Full, Keyspace, Stats};
 
-use crate::size;
+use tapetum_service::size;
 
 /// The warning comes with less free room than the first, and is re-armed with more than the second: as parts of all room for items.
 const NEAR_PART: u64 = 10;

@@ -24,8 +24,8 @@ use crate::store::fullness::{FullnessWatch, is_device};
 use crate::store::hot_keys::{HotKeys, Keeper, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::room_probe::{self, Room};
-use crate::store::store_open::{self, OpenError};
 use crate::store::store_slot::StoreSlot;
+use tapetum_service::opening::{self, OpenError};
 
 /// The most checks, one a second, between two tries, if a reopened store found no space again.
 const LOOKS_MAX: u32 = 64;
@@ -265,7 +265,7 @@ impl Steward {
             doing: "watch for signals while opening",
             error,
         })?;
-        let store = store_open::open_again(&self.place, flash, &self.options)?;
+        let store = opening::open_again(&self.place, flash, &self.options)?;
         drop(opening);
         if store.stats().memory_limit_bytes != self.memory_bytes {
             store.resize_memory(self.memory_bytes).map_err(&failed)?;

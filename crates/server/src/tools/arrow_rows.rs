@@ -40,6 +40,10 @@ impl<W: Write> RowOut for ArrowRows<W> {
         self.failed = written.map_err(io_error).err();
     }
 
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         if let Some(failed) = self.failed {
             return Err(failed);

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use tapetum::Inspection;
 use tapetum::inspect::{Area, AreaKind};
 
-use crate::size;
-use crate::store::inspect_lines::kind_name;
+use tapetum_service::inspect_lines::kind_name;
+use tapetum_service::size;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {

@@ -11,8 +11,9 @@ use tapetum::Inspection;
 use tapetum::inspect::SLOT_CLASSES;
 
 use super::drive_map::{self, Canvas};
-use crate::store::inspect_lines::kind_name;
-use crate::{os, output, size};
+use crate::{os, output};
+use tapetum_service::inspect_lines::kind_name;
+use tapetum_service::size;
 
 /// Rows below the map.
 const LEGEND_ROWS: usize = 15;

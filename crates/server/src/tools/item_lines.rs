@@ -11,6 +11,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 use tapetum::Expiry;
+use tapetum_service::escapes::{escape, unescape};
+use tapetum_service::reply::ItemRow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -31,16 +33,8 @@ impl Format {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ItemLine {
-    pub key: Vec<u8>,
-    pub value: Vec<u8>,
-    pub flags: u32,
-    pub expiry: Expiry,
-}
-
 /// Reads one line, without its end. The error says what is wrong with it.
-pub fn parse(format: Format, line: &[u8]) -> Result<ItemLine, String> {
+pub fn parse(format: Format, line: &[u8]) -> Result<ItemRow, String> {
     let item = match format {
         Format::Tsv => parse_tsv(line)?,
         Format::Jsonl => parse_json(line)?,
@@ -49,7 +43,7 @@ pub fn parse(format: Format, line: &[u8]) -> Result<ItemLine, String> {
 }
 
 /// Appends one line, with its end. TSV has no place for flags and expiry.
-pub fn write(format: Format, item: &ItemLine, out: &mut Vec<u8>) {
+pub fn write(format: Format, item: &ItemRow, out: &mut Vec<u8>) {
     match format {
         Format::Tsv => {
             escape(&item.key, out);
@@ -81,74 +75,22 @@ fn write_member(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(member.as_bytes());
 }
 
-fn parse_tsv(line: &[u8]) -> Result<ItemLine, String> {
+fn parse_tsv(line: &[u8]) -> Result<ItemRow, String> {
     let mut fields = line.split(|&byte| byte == b'\t');
     match (fields.next(), fields.next(), fields.next()) {
         (Some(key), Some(value), None) => {
-            Ok(ItemLine { key: unescape(key)?, value: unescape(value)?, ..ItemLine::default() })
+            Ok(ItemRow { key: unescape(key)?, value: unescape(value)?, ..ItemRow::default() })
         }
         (_, None, _) => Err("there is no tab between key and value".into()),
         _ => Err("there is more than one tab: write a tab in a value as \\t".into()),
     }
 }
 
-/// Appends `bytes` as text: control characters, backslashes and what is no UTF-8 as escapes.
-pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '\t' => out.extend_from_slice(b"\\t"),
-                '\n' => out.extend_from_slice(b"\\n"),
-                '\r' => out.extend_from_slice(b"\\r"),
-                '\\' => out.extend_from_slice(b"\\\\"),
-                '\0'..' ' | '\x7f' => out.extend_from_slice(format!("\\x{:02x}", character as u32).as_bytes()),
-                other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
-            }
-        }
-        chunk.invalid().iter().for_each(|byte| out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()));
-    }
-}
-
-/// Bytes as text: see [`escape`].
-pub fn escaped(bytes: &[u8]) -> String {
-    let mut text = Vec::new();
-    escape(bytes, &mut text);
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-/// The bytes that [`escape`] wrote.
-pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
-        out.extend_from_slice(&rest[..at]);
-        let (byte, taken) = match &rest[at + 1..] {
-            [b't', ..] => (b'\t', 1),
-            [b'n', ..] => (b'\n', 1),
-            [b'r', ..] => (b'\r', 1),
-            [b'\\', ..] => (b'\\', 1),
-            [b'x', high, low, ..] => match (hex(*high), hex(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, 3),
-                _ => return Err("\\x needs two hexadecimal digits".into()),
-            },
-            _ => return Err("a backslash stands alone: write it as \\\\".into()),
-        };
-        out.push(byte);
-        rest = &rest[at + 1 + taken..];
-    }
-    out.extend_from_slice(rest);
-    Ok(out)
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    (digit as char).to_digit(16).map(|value| value as u8)
-}
-
-fn parse_json(line: &[u8]) -> Result<ItemLine, String> {
+fn parse_json(line: &[u8]) -> Result<ItemRow, String> {
     let value: Value = serde_json::from_slice(line).map_err(|error| format!("that is no JSON: {error}"))?;
     let Value::Object(members) = value else { return Err("that is no JSON object".into()) };
     let (mut key, mut value) = (None, None);
-    let mut item = ItemLine::default();
+    let mut item = ItemRow::default();
     for (name, member) in &members {
         match name.as_str() {
             "key" => set_once(&mut key, name, text(name, member)?)?,
@@ -204,15 +146,15 @@ mod tests {
 
     #[test]
     fn reads_what_people_write() {
-        let item = |key: &[u8], value: &[u8]| ItemLine { key: key.into(), value: value.into(), ..ItemLine::default() };
+        let item = |key: &[u8], value: &[u8]| ItemRow { key: key.into(), value: value.into(), ..ItemRow::default() };
         let tsv = |line: &[u8]| parse(Format::Tsv, line);
         assert_eq!(tsv(b"k\tv"), Ok(item(b"k", b"v")));
         assert_eq!(tsv(b"a key\t"), Ok(item(b"a key", b"")));
         assert_eq!(tsv(b"k\\\\\ta\\tb\\nc\\r\\x00\\xFf"), Ok(item(b"k\\", b"a\tb\nc\r\0\xff")));
         let json = |line: &str| parse(Format::Jsonl, line.as_bytes());
         assert_eq!(json(r#"{"key":"k","value":"ä\n"}"#), Ok(item(b"k", "ä\n".as_bytes())));
-        let full = ItemLine { flags: 7, expiry: Expiry::from_secs(1_800_000_000), ..item(b"k", b"\0\xff") };
-        let parts = ItemLine { expiry: Expiry::from_millis(1_800_000_000_250), ..full.clone() };
+        let full = ItemRow { flags: 7, expiry: Expiry::from_secs(1_800_000_000), ..item(b"k", b"\0\xff") };
+        let parts = ItemRow { expiry: Expiry::from_millis(1_800_000_000_250), ..full.clone() };
         assert_eq!(json(r#"{"expiry":1800000000.25,"flags":7,"key":"k","value_base64":"AP8="}"#), Ok(parts));
         assert_eq!(json(r#"{"expiry":1800000000,"flags":7,"key":"k","value_base64":"AP8="}"#), Ok(full));
     }
@@ -251,7 +193,7 @@ mod tests {
         ) {
             let expiry = Expiry::from_millis(expiry >> 16);
             for value in [value, text.into_bytes()] {
-                let item = ItemLine { key: key.clone(), value, flags, expiry };
+                let item = ItemRow { key: key.clone(), value, flags, expiry };
                 let mut out = Vec::new();
                 write(Format::Jsonl, &item, &mut out);
                 prop_assert_eq!(parse(Format::Jsonl, &out[..out.len() - 1]), Ok(item.clone()));
@@ -259,7 +201,7 @@ mod tests {
                 write(Format::Tsv, &item, &mut out);
                 let end = out.len() - 1;
                 prop_assert_eq!(out.iter().position(|&byte| byte == b'\n'), Some(end));
-                prop_assert_eq!(parse(Format::Tsv, &out[..end]), Ok(ItemLine { flags: 0, expiry: Expiry::NONE, ..item }));
+                prop_assert_eq!(parse(Format::Tsv, &out[..end]), Ok(ItemRow { flags: 0, expiry: Expiry::NONE, ..item }));
             }
         }
     }

@@ -18,8 +18,8 @@ use tapetum::Expiry;
 
 use crate::protocol::KEY_BYTES_MAX;
 use crate::protocol::base64::DECODED_BYTES_MAX;
-use crate::tools::item_lines;
 use crate::tools::remote::RemoteStream;
+use tapetum_service::escapes;
 
 /// The longest line of the source's answers.
 const LINE_BYTES_MAX: u64 = 4096;
@@ -49,7 +49,7 @@ impl ListedItem {
     pub fn why_unnamed(&self) -> Option<String> {
         let bytes_max = if self.is_text() { KEY_BYTES_MAX } else { DECODED_BYTES_MAX };
         let is_unnamed = self.key.is_empty() || self.key.len() > bytes_max;
-        let key = item_lines::escaped(&self.key);
+        let key = escapes::escaped(&self.key);
         is_unnamed.then(|| format!("its key, \"{key}\", cannot be asked for by the text protocol"))
     }
 }

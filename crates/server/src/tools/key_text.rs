@@ -9,10 +9,9 @@
 //! 2. A text of `\xHH` alone is these bytes, whatever the format.
 //! 3. A key is printed so that it is read back as the same key.
 
-use super::item_lines;
-use tapetum::KeyspaceHandle;
 use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part, TimeUnit};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit, ScalarType};
+use tapetum_service::escapes;
 
 /// How to write a key, at the end of an error.
 const HOW: &str = "or write its bytes as `tapetum list` prints them: \\xHH for any byte, \\t \\n \\r \\\\";
@@ -51,14 +50,6 @@ enum ByteSort {
 impl KeyText {
     pub fn new(format: Option<&Format>) -> KeyText {
         KeyText { format: format.and_then(KeyFormat::new) }
-    }
-
-    /// Reads keys of a keyspace, by the format that it keeps.
-    ///
-    /// # Errors
-    /// When another version wrote the format.
-    pub fn of(keyspace: &KeyspaceHandle) -> Result<KeyText, tapetum::Error> {
-        Ok(KeyText::new(keyspace.format()?.as_ref()))
     }
 
     /// Reads keys of a keyspace whose format is not known, such as a server's.
@@ -103,7 +94,7 @@ impl KeyText {
         if text.is_empty() && is_empty_key {
             return Ok(Vec::new());
         }
-        let bytes = || item_lines::unescape(text.as_bytes());
+        let bytes = || escapes::unescape(text.as_bytes());
         let Some(format) = &self.format else {
             return bytes().map_err(|why| format!("the key \"{text}\": {why}, {HOW}"));
         };
@@ -121,7 +112,7 @@ impl KeyText {
     /// Appends a key so that [`KeyText::key`] reads it back.
     pub fn print(&self, key: &[u8], out: &mut Vec<u8>) {
         let begin = out.len();
-        item_lines::escape(key, out);
+        escapes::escape(key, out);
         if self.format.is_none() {
             return;
         }
@@ -288,7 +279,7 @@ fn unit_name(unit: TimeUnit) -> &'static str {
 
 /// The bytes of a value of a string or of bytes, in which escapes stand.
 fn value_bytes(kind: &FieldKind, value: &str) -> Result<Vec<u8>, String> {
-    let bytes = item_lines::unescape(value.as_bytes())?;
+    let bytes = escapes::unescape(value.as_bytes())?;
     match kind.scalar_type() {
         ScalarType::Text if std::str::from_utf8(&bytes).is_err() => Err("is not UTF-8".into()),
         _ => Ok(bytes),

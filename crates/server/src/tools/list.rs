@@ -1,187 +1,111 @@
-//! `list` and `dump`: the keys of a keyspace, or its items, as lines that `load` reads. In no order that means anything where the keyspace
-//! is hashed, and in the order of the keys where it is ordered.
+//! `list`, `dump` and `scan`: the keys of a keyspace, or its items, as lines that `load` reads. In no order that means anything where the
+//! keyspace is hashed, and in the order of the keys where it is ordered.
 
-use std::io::{self, Write};
-use std::ops::ControlFlow;
-use tapetum::Expiry;
+use std::error::Error;
+use std::io::{self, IsTerminal, Write};
 
-use tapetum::{Error, Item, KeyspaceHandle, KeyspaceKind, Scanned};
+use indicatif::{ProgressBar, ProgressStyle};
+use tapetum_kernels::scan::Scalar;
+use tapetum_service::caller::{Caller, CallerLeft};
+use tapetum_service::reply::{KeyRow, Reply};
 
-use super::item_lines::{self, Format, ItemLine};
+use super::item_lines::{self, Format};
 use super::key_text::KeyText;
-use super::scan;
 
-/// Bytes that are gathered before they are written, and items that are read from flash at once.
+/// Bytes of lines that are gathered before they are written.
 const BATCH_BYTES: usize = 1 << 20;
-const BATCH_KEYS: usize = 256;
 
-#[derive(Debug)]
-pub enum ListError {
-    Store(Error),
-    Output(io::Error),
-    /// The store lists this key, and has no item for it.
-    Lost(Vec<u8>),
+/// How a line is made of what comes.
+pub enum LineShape {
+    Items(Format),
+    /// Keys, and what is known of their values if that is wanted.
+    Keys {
+        keys: KeyText,
+        is_long: bool,
+    },
 }
 
-impl From<Error> for ListError {
-    fn from(error: Error) -> ListError {
-        ListError::Store(error)
+/// Takes items or keys, and prints a line of each.
+pub struct LinesCaller<'a> {
+    shape: LineShape,
+    out: &'a mut dyn Write,
+    text: Vec<u8>,
+    bar: ProgressBar,
+    printed: u64,
+    pub counted: u64,
+    failed: Option<io::Error>,
+}
+
+impl<'a> LinesCaller<'a> {
+    pub fn new(shape: LineShape, out: &'a mut dyn Write) -> LinesCaller<'a> {
+        LinesCaller { shape, out, text: Vec::new(), bar: progress(), printed: 0, counted: 0, failed: None }
     }
-}
 
-impl std::fmt::Display for ListError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ListError::Store(error) => write!(f, "{error}"),
-            ListError::Output(error) => write!(f, "{error}"),
-            ListError::Lost(key) => write!(
-                f,
-                "\"{}\" is in the store's tables of keys, and its item cannot be found: run tapetum check",
-                item_lines::escaped(key)
-            ),
+    /// Prints what is left; how many lines and counted items there were.
+    pub fn finish(mut self, asked: Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
+        self.bar.finish_and_clear();
+        // What came before an error holds.
+        self.write();
+        match self.failed {
+            // A reader that has closed the output (`| head`) has seen enough.
+            Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Some(error) => Err(error.into()),
+            None => asked,
         }
     }
-}
 
-impl std::error::Error for ListError {}
-
-/// Writes the gathered lines. A reader that has closed the output (`| head`) has seen enough.
-pub(super) fn write_out(out: &mut dyn Write, text: &mut Vec<u8>) -> Result<ControlFlow<()>, ListError> {
-    let written = out.write_all(text).and_then(|()| out.flush());
-    text.clear();
-    match written {
-        Ok(()) => Ok(ControlFlow::Continue(())),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
-        Err(error) => Err(ListError::Output(error)),
+    fn write(&mut self) {
+        let written = self.out.write_all(&self.text).and_then(|()| self.out.flush());
+        self.failed = self.failed.take().or(written.err());
+        self.text.clear();
     }
-}
-
-/// Lists the keys that begin with `prefix`, one a line; `long` adds bytes of the value, flags and expiry.
-pub fn list(keyspace: &KeyspaceHandle, prefix: &[u8], long: bool, out: &mut dyn Write) -> Result<(), ListError> {
-    let keys = KeyText::of(keyspace)?;
-    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
-        return list_ordered(keyspace, prefix, &keys, long, out);
-    }
-    let mut text = Vec::new();
-    let walked = walk(keyspace, prefix, |item| {
-        let Scanned { value_bytes, flags, expiry, .. } = item;
-        write_key(&keys, item.key, long.then_some((value_bytes, flags, expiry)), &mut text);
-        if text.len() >= BATCH_BYTES { write_out(out, &mut text) } else { Ok(ControlFlow::Continue(())) }
-    })?;
-    match walked {
-        ControlFlow::Continue(()) => write_out(out, &mut text).map(|_| ()),
-        ControlFlow::Break(()) => Ok(()),
-    }
-}
-
-/// Calls `each` with the items of a hashed keyspace until it breaks off or fails, and returns its last answer.
-fn walk(
-    keyspace: &KeyspaceHandle,
-    prefix: &[u8],
-    mut each: impl FnMut(Scanned<'_>) -> Result<ControlFlow<()>, ListError>,
-) -> Result<ControlFlow<()>, ListError> {
-    let mut said = Ok(ControlFlow::Continue(()));
-    tapetum::scan(keyspace.store(), keyspace.keyspace(), prefix, |item: Scanned<'_>| {
-        said = each(item);
-        if matches!(said, Ok(ControlFlow::Continue(()))) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })?;
-    said
 }
 
 /// Appends a line with a key, and, if wanted, the bytes of its value, flags and expiry.
-fn write_key(keys: &KeyText, key: &[u8], of_value: Option<(u64, u32, Expiry)>, text: &mut Vec<u8>) {
-    keys.print(key, text);
-    if let Some((value_bytes, flags, expiry)) = of_value {
-        text.extend_from_slice(format!("\t{value_bytes}\t{flags}\t{expiry}").as_bytes());
+fn write_key(keys: &KeyText, row: &KeyRow, is_long: bool, text: &mut Vec<u8>) {
+    keys.print(&row.key, text);
+    if is_long {
+        text.extend_from_slice(format!("\t{}\t{}\t{}", row.value_bytes, row.flags, row.expiry).as_bytes());
     }
     text.push(b'\n');
 }
 
-fn list_ordered(
-    keyspace: &KeyspaceHandle,
-    prefix: &[u8],
-    keys: &KeyText,
-    long: bool,
-    out: &mut dyn Write,
-) -> Result<(), ListError> {
-    let mut text = Vec::new();
-    for item in keyspace.scan(scan::of_prefix(prefix))? {
-        let (key, Item { value, flags, expiry, .. }) = item?;
-        write_key(keys, &key, long.then_some((value.len() as u64, flags, expiry)), &mut text);
-        if text.len() >= BATCH_BYTES && write_out(out, &mut text)?.is_break() {
-            return Ok(());
+impl Caller for LinesCaller<'_> {
+    fn take(&mut self, reply: Reply) -> Result<(), CallerLeft> {
+        match (reply, &self.shape) {
+            (Reply::Items(items), LineShape::Items(format)) => {
+                items.iter().for_each(|item| item_lines::write(*format, item, &mut self.text));
+                self.printed += items.len() as u64;
+                self.bar.set_position(self.printed);
+            }
+            (Reply::Keys(rows), LineShape::Keys { keys, is_long }) => {
+                rows.iter().for_each(|row| write_key(keys, row, *is_long, &mut self.text));
+            }
+            (Reply::Progress { done, .. }, _) => self.bar.set_position(done),
+            (Reply::Count(count), _) => self.counted = count,
+            _ => {}
         }
-    }
-    write_out(out, &mut text).map(|_| ())
-}
-
-/// A key whose item is to be dumped.
-struct DumpKey {
-    key: Vec<u8>,
-    expiry: Expiry,
-}
-
-impl DumpKey {
-    /// Its item; `None` if it has expired since it was listed.
-    fn line(self, item: Option<Item>) -> Result<Option<ItemLine>, ListError> {
-        let DumpKey { key, expiry } = self;
-        match item {
-            Some(Item { value, flags, expiry, .. }) => Ok(Some(ItemLine { key, value, flags, expiry })),
-            None if !expiry.is_none() => Ok(None),
-            None => Err(ListError::Lost(key)),
+        if self.text.len() >= BATCH_BYTES {
+            self.write();
         }
+        if self.failed.is_some() { Err(CallerLeft) } else { Ok(()) }
+    }
+
+    fn row(&mut self, _values: &[Option<Scalar<'_>>]) {}
+
+    fn has_left(&mut self) -> bool {
+        self.failed.is_some()
     }
 }
 
-/// Writes the items whose keys begin with `prefix`.
-pub fn dump(keyspace: &KeyspaceHandle, prefix: &[u8], format: Format, out: &mut dyn Write) -> Result<(), ListError> {
-    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
-        return scan::print(keyspace, scan::of_prefix(prefix), None, format, out).map(|_| ());
+/// A count of items where someone looks at it, and no line of the items goes to the same place.
+fn progress() -> ProgressBar {
+    if !io::stderr().is_terminal() || io::stdout().is_terminal() {
+        return ProgressBar::hidden();
     }
-    let mut keys: Vec<DumpKey> = Vec::new();
-    let mut values_bytes = 0;
-    let walked = walk(keyspace, prefix, |item| {
-        keys.push(DumpKey { key: item.key.to_vec(), expiry: item.expiry });
-        values_bytes += item.value_bytes as usize;
-        if keys.len() < BATCH_KEYS && values_bytes < BATCH_BYTES {
-            return Ok(ControlFlow::Continue(()));
-        }
-        values_bytes = 0;
-        dump_items(keyspace, &mut keys, format, out)
-    })?;
-    match walked {
-        ControlFlow::Continue(()) => dump_items(keyspace, &mut keys, format, out).map(|_| ()),
-        ControlFlow::Break(()) => Ok(()),
-    }
-}
-
-/// Reads the values of `keys`, all at once, and writes them.
-fn dump_items(
-    keyspace: &KeyspaceHandle,
-    keys: &mut Vec<DumpKey>,
-    format: Format,
-    out: &mut dyn Write,
-) -> Result<ControlFlow<()>, ListError> {
-    let names: Vec<&[u8]> = keys.iter().map(|listed| &listed.key[..]).collect();
-    let items = keyspace.multi_get(&names)?;
-    let mut text = Vec::new();
-    for (listed, item) in keys.drain(..).zip(items) {
-        if let Some(line) = listed.line(item)? {
-            item_lines::write(format, &line, &mut text);
-        }
-    }
-    write_out(out, &mut text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_item_that_is_listed_and_not_found_is_told_unless_it_may_have_expired() {
-        let key = |expiry| DumpKey { key: b"key".to_vec(), expiry: Expiry::from_secs(expiry) };
-        assert!(matches!(key(7).line(None), Ok(None)));
-        let error = key(0).line(None).err().unwrap().to_string();
-        assert!(error.contains("\"key\"") && error.contains("tapetum check"), "{error}");
+    let bar = ProgressBar::new_spinner();
+    match ProgressStyle::with_template("{spinner} {human_pos} items, {per_sec}") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
     }
 }

@@ -9,23 +9,27 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tapetum::{Condition, Error, KeyspaceHandle, KeyspaceRef, Outcome, Reply, Request, Session, Store};
 use tapetum_drive::Env;
 
-use super::item_lines::{self, Format, ItemLine};
+use super::item_lines::{self, Format};
 use crate::protocol::KEY_BYTES_MAX;
-use crate::store::{item_limit, store_open};
 use crate::tools::remote::RemoteStream;
 use crate::tools::text_file;
+use tapetum_service::reply::ItemRow;
+use tapetum_service::reply::{self, Reply};
+use tapetum_service::request::Request;
+use tapetum_service::service::Service;
 
 /// The longest line: the largest value with every byte escaped, which takes six bytes in JSON.
 const LINE_BYTES_MAX: usize = 6 * (16 << 20) + (1 << 20);
 /// The most items and bytes in flight.
 const IN_FLIGHT_ITEMS: usize = 1024;
 const IN_FLIGHT_BYTES: usize = 4 << 20;
+/// The most items, and bytes of more than one, that are stored by one request.
+const BATCH_ITEMS: usize = 4096;
+const BATCH_BYTES: usize = 4 << 20;
 /// The most bad lines that are reported one by one.
 const BAD_LINES_TOLD: u64 = 10;
 
@@ -60,7 +64,7 @@ impl Failure {
 
 /// A destination of items. Verdicts come later, with the item's number.
 pub trait Sink {
-    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
+    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// Waits for the verdicts of all items in flight.
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// A warning about items that were stored differently from their input.
@@ -81,104 +85,84 @@ fn is_of_memcached(key: &[u8]) -> bool {
     key.len() <= KEY_BYTES_MAX && key.iter().all(|byte| *byte > b' ' && *byte != 0x7f)
 }
 
-/// A session for one keyspace of a store that this process has open.
-pub struct StoreSink<'a> {
-    store: &'a Store,
-    session: Session,
-    keyspace: KeyspaceRef,
+/// One keyspace of a store, which this process or a server has open.
+pub struct ServiceSink<'a> {
+    service: &'a mut Service,
+    keyspace: String,
     /// Whether memcached's clients may use the keyspace: it has no format.
     is_for_memcached: bool,
     /// Number of items by keys that those clients cannot ask for, and the first one's number.
     unasked: u64,
     first_unasked: u64,
     existing: Existing,
-    replies: Vec<Reply>,
-    in_flight_bytes: usize,
+    /// Items that are not sent yet, and the number of the first.
+    items: Vec<ItemRow>,
+    items_bytes: usize,
+    number_first: u64,
 }
 
-impl<'a> StoreSink<'a> {
-    pub fn new(keyspace: &'a KeyspaceHandle, existing: Existing) -> Result<StoreSink<'a>, Error> {
-        let (store, is_for_memcached) = (keyspace.store(), keyspace.format()?.is_none());
-        let (session, keyspace) = (store.session()?, keyspace.keyspace());
-        Ok(StoreSink {
-            store,
-            session,
-            keyspace,
-            is_for_memcached,
+impl<'a> ServiceSink<'a> {
+    /// For a keyspace that has a format or not.
+    pub fn new(service: &'a mut Service, keyspace: &str, has_format: bool, existing: Existing) -> ServiceSink<'a> {
+        ServiceSink {
+            service,
+            keyspace: keyspace.into(),
+            is_for_memcached: !has_format,
             unasked: 0,
             first_unasked: 0,
             existing,
-            replies: Vec::new(),
-            in_flight_bytes: 0,
-        })
+            items: Vec::new(),
+            items_bytes: 0,
+            number_first: 0,
+        }
     }
 
-    fn poll(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        self.session.poll(&mut self.replies);
-        for reply in self.replies.drain(..) {
-            let verdict = match reply.outcome {
-                Outcome::Stored { .. } => Verdict::Stored,
-                Outcome::NotStored => Verdict::Kept,
-                Outcome::Failed(error @ (Error::KeyTooLong { .. } | Error::KeyEmpty | Error::ValueTooLarge { .. })) => {
-                    Verdict::Bad(error.to_string())
-                }
-                Outcome::Failed(error) => {
-                    let option = store_open::option_to_raise(&error);
-                    return Err(Failure::at(reply.token, format!("{error}{option}")));
-                }
-                other => return Err(Failure::at(reply.token, format!("a put was answered with {other:?}"))),
+    fn send(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        if self.items.is_empty() {
+            return Ok(());
+        }
+        let (keyspace, items) = (self.keyspace.clone(), std::mem::take(&mut self.items));
+        self.items_bytes = 0;
+        let request = Request::Store { keyspace, items, keeps_existing: self.existing == Existing::Keep };
+        let told = self.service.gather(request).map_err(|failure| Failure { number: None, why: failure.message })?;
+        let all = told.into_iter().filter_map(|reply| if let Reply::Verdicts(all) = reply { Some(all) } else { None });
+        for (number, verdict) in (self.number_first..).zip(all.flatten()) {
+            let verdict = match verdict {
+                reply::Verdict::Stored => Verdict::Stored,
+                reply::Verdict::Kept => Verdict::Kept,
+                reply::Verdict::Bad(why) => Verdict::Bad(why),
+                reply::Verdict::Failed(why) => return Err(Failure::at(number, why)),
             };
-            verdicts.push((reply.token, verdict));
-        }
-        if self.session.in_flight() == 0 {
-            self.in_flight_bytes = 0;
-        }
-        Ok(())
-    }
-
-    fn wait_until(&mut self, items: usize, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        self.poll(verdicts)?;
-        while self.session.in_flight() > items {
-            self.session.wait(Some(Duration::from_millis(10)));
-            self.poll(verdicts)?;
+            verdicts.push((number, verdict));
         }
         Ok(())
     }
 }
 
-impl Sink for StoreSink<'_> {
-    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        let ItemLine { key, value, flags, expiry } = item;
-        if let Some(why) = item_limit::refusal(value.len(), self.store) {
-            verdicts.push((number, Verdict::Bad(why)));
-            return Ok(());
-        }
-        if self.is_for_memcached && !is_of_memcached(key) {
+impl Sink for ServiceSink<'_> {
+    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        if self.is_for_memcached && !is_of_memcached(&item.key) {
             self.first_unasked = if self.unasked == 0 { number } else { self.first_unasked };
             self.unasked += 1;
         }
-        let condition = match self.existing {
-            Existing::Replace => Condition::Always,
-            Existing::Keep => Condition::Absent,
-        };
-        let put = Request::Put { key, value, flags: *flags, expiry: *expiry, condition };
-        self.session.submit_to(self.keyspace, number, put).expect("so few are on their way that there is room");
-        self.in_flight_bytes += key.len() + value.len();
-        if self.in_flight_bytes >= IN_FLIGHT_BYTES {
-            self.wait_until(0, verdicts)
-        } else if self.session.in_flight() >= IN_FLIGHT_ITEMS {
-            self.wait_until(IN_FLIGHT_ITEMS / 2, verdicts)
-        } else {
-            Ok(())
+        let item_bytes = item.key.len() + item.value.len();
+        if self.items_bytes + item_bytes > BATCH_BYTES || self.items.len() >= BATCH_ITEMS {
+            self.send(verdicts)?;
         }
+        if self.items.is_empty() {
+            self.number_first = number;
+        }
+        self.items_bytes += item_bytes;
+        self.items.push(item.clone());
+        Ok(())
     }
 
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        self.wait_until(0, verdicts)
+        self.send(verdicts)
     }
 
     fn warnings(&self) -> Option<String> {
-        let StoreSink { unasked, first_unasked, .. } = self;
+        let ServiceSink { unasked, first_unasked, .. } = self;
         (*unasked > 0).then(|| {
             format!(
                 "memcached clients cannot ask for {unasked} of the keys, the first of them that of item {first_unasked}: they take none that \
@@ -202,7 +186,7 @@ impl<'a> Loader<'a> {
 
     /// # Errors
     /// An error of this item, or of an earlier one.
-    pub fn put(&mut self, item: &ItemLine) -> Result<(), String> {
+    pub fn put(&mut self, item: &ItemRow) -> Result<(), String> {
         self.taken += 1;
         self.sink.put(self.taken, item, &mut self.verdicts).map_err(|failure| failure.told("item"))?;
         self.judge()
@@ -289,8 +273,8 @@ impl WireSink {
 }
 
 impl Sink for WireSink {
-    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        let ItemLine { key, value, flags, expiry } = item;
+    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        let ItemRow { key, value, flags, expiry } = item;
         if !is_of_memcached(key) {
             let why = "memcached carries keys of at most 250 bytes, without spaces and control characters";
             verdicts.push((number, Verdict::Bad(why.into())));
@@ -556,7 +540,7 @@ mod tests {
 
     /// Answers late, and rejects the keys in `bad`.
     impl Sink for LoadedMemory {
-        fn put(&mut self, line: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        fn put(&mut self, line: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
             match &item.key[..] {
                 b"bad" => self.waiting.push((line, Verdict::Bad("it is bad".into()))),
@@ -592,7 +576,7 @@ mod tests {
         let (mut server, client) = UnixStream::pair().unwrap();
         server.write_all(format!("VERSION {version}\r\nSTORED\r\n").as_bytes()).unwrap();
         let mut sink = WireSink::new(Box::new(client), Existing::Replace).unwrap();
-        let (item, mut verdicts) = (ItemLine { key: b"k".into(), expiry, ..ItemLine::default() }, Vec::new());
+        let (item, mut verdicts) = (ItemRow { key: b"k".into(), expiry, ..ItemRow::default() }, Vec::new());
         assert!(sink.put(1, &item, &mut verdicts).is_ok() && sink.finish(&mut verdicts).is_ok());
         assert!(matches!(verdicts[..], [(1, Verdict::Stored)]));
         let warns = sink.warnings().is_some();

@@ -1,12 +1,9 @@
 //! The commands other than `serve`: loading, listing, inspecting, resizing. Plain functions over an open store, or over a connection to a
 //! server.
 
-#[cfg(feature = "arrow")]
 pub mod arrow_rows;
 pub mod drive_map;
-pub mod format_check;
 pub mod graph_text;
-pub mod host_pipeline;
 pub mod inspect;
 pub mod item_lines;
 pub mod keep_file;
@@ -14,14 +11,11 @@ mod key_list;
 pub mod key_text;
 pub mod list;
 pub mod load;
-pub mod measure;
 pub mod packages;
 pub mod papers;
-pub mod pipelines;
 pub mod query_rows;
 pub mod remote;
 pub mod remote_items;
 pub mod repair;
-pub mod scan;
 pub mod text_file;
 pub mod warm;

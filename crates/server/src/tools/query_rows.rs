@@ -1,18 +1,17 @@
 //! The rows of a query, as a table, CSV, JSON lines, or a stream of Arrow ([`super::arrow_rows`]).
 //!
-//! A table's columns are as wide as its first rows need. Groups are sorted here, because they are few.
+//! A table's columns are as wide as its first rows need.
 
+use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
-use tapetum::query::{
-    CompiledQuery, GroupOrder, OrderedRows, QueryText, ResultColumn, compile as compile_text, timestamp_text,
-};
-use tapetum::{QueryError, QueryReport, QuerySide};
-use tapetum_kernels::scan::result::RowSink;
+use tapetum::query::{ResultColumn, timestamp_text};
 use tapetum_kernels::scan::{Format, Scalar};
+use tapetum_service::caller::{Caller, CallerLeft};
+use tapetum_service::escapes;
+use tapetum_service::reply::{Costs, Misfits, Queried, Reply};
 
-use super::item_lines;
 use super::papers;
 
 /// Rows from which the widths of a table are taken.
@@ -28,28 +27,27 @@ pub enum RowFormat {
     Csv,
     Jsonl,
     /// A stream of Arrow IPC, for a file or another program
-    #[cfg(feature = "arrow")]
     Arrow,
 }
 
 /// Takes the rows of a result. An error is kept, and returned at the end.
 pub trait RowOut {
     fn row(&mut self, values: &[Option<Scalar<'_>>]);
+    /// Whether an error is kept, so that more rows are of no use.
+    fn has_failed(&self) -> bool;
     fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 fn row_out<'a>(
-    columns: &'a [ResultColumn],
+    columns: Vec<ResultColumn>,
     format: RowFormat,
     out: &'a mut dyn Write,
 ) -> io::Result<Box<dyn RowOut + 'a>> {
     match format {
-        #[cfg(feature = "arrow")]
         RowFormat::Arrow if io::stdout().is_terminal() => {
             Err(io::Error::other("a stream of Arrow is not text: send standard output to a file or a program"))
         }
-        #[cfg(feature = "arrow")]
-        RowFormat::Arrow => Ok(Box::new(super::arrow_rows::ArrowRows::new(columns, out)?)),
+        RowFormat::Arrow => Ok(Box::new(super::arrow_rows::ArrowRows::new(&columns, out)?)),
         _ => Ok(Box::new(RowPrinter::new(columns, format, out))),
     }
 }
@@ -75,79 +73,88 @@ pub fn format_of(argument: &str, fields: &str) -> Result<Format, String> {
     Format::parse(papers::format_text(fields).unwrap_or(fields)).map_err(|error| format!("{argument}, {error}"))
 }
 
-/// Compiles a query over records of a format.
-///
-/// # Errors
-/// Names the wrong word.
-pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, String> {
-    compile_text(format, text).map_err(|error| error.to_string())
+/// Takes the columns and rows of a query, and prints them.
+pub struct RowsCaller<'a> {
+    format: RowFormat,
+    out: Option<&'a mut dyn Write>,
+    printer: Option<Box<dyn RowOut + 'a>>,
+    pub queried: Option<Queried>,
+    failed: Option<io::Error>,
 }
 
-/// The columns of the rows, their order, and the output format.
-#[derive(Clone)]
-pub struct RowShape<'a> {
-    pub columns: &'a [ResultColumn],
-    pub order: GroupOrder,
-    pub format: RowFormat,
-}
+impl<'a> RowsCaller<'a> {
+    pub fn new(format: RowFormat, out: &'a mut dyn Write) -> RowsCaller<'a> {
+        RowsCaller { format, out: Some(out), printer: None, queried: None, failed: None }
+    }
 
-impl<'a> RowShape<'a> {
-    pub fn of(compiled: &'a CompiledQuery, format: RowFormat) -> RowShape<'a> {
-        RowShape { columns: &compiled.columns, order: compiled.group_order.clone(), format }
+    /// Begins with rows of these columns.
+    pub fn begin(&mut self, columns: Vec<ResultColumn>) -> io::Result<()> {
+        let Some(out) = self.out.take() else { unreachable!("columns come once") };
+        self.printer = Some(row_out(columns, self.format, out)?);
+        Ok(())
+    }
+
+    /// Prints what is left, if all rows came: `asked` says so.
+    pub fn finish(self, asked: Result<(), Box<dyn Error>>) -> Result<Option<Queried>, Box<dyn Error>> {
+        if let Some(failed) = self.failed {
+            return Err(failed.into());
+        }
+        asked?;
+        if let (Some(printer), true) = (self.printer, self.queried.is_some()) {
+            printer.finish()?;
+        }
+        Ok(self.queried)
     }
 }
 
-/// Prints the rows that `run` gives; nothing if it returns `None`.
-pub fn print<T>(
-    RowShape { columns, order, format }: RowShape<'_>,
-    out: &mut dyn Write,
-    run: impl FnOnce(&mut dyn RowSink) -> Result<Option<T>, QueryError>,
-) -> Result<Option<T>, Box<dyn std::error::Error>> {
-    let mut printer = row_out(columns, format, out)?;
-    let mut ordered = OrderedRows::new(order);
-    let came = run(&mut |values: &[Option<Scalar<'_>>]| ordered.push(values, &mut |row| printer.row(row)));
-    let came = came.map_err(in_words)?;
-    if came.is_none() {
-        return Ok(None);
+impl Caller for RowsCaller<'_> {
+    fn take(&mut self, reply: Reply) -> Result<(), CallerLeft> {
+        match reply {
+            Reply::Columns(columns) => {
+                let columns = columns.iter().map(ResultColumn::from).collect();
+                self.failed = self.begin(columns).err();
+            }
+            Reply::Queried(queried) => self.queried = Some(queried),
+            _ => {}
+        }
+        if self.failed.is_some() { Err(CallerLeft) } else { Ok(()) }
     }
-    ordered.finish(&mut |row| printer.row(row));
-    printer.finish()?;
-    Ok(came)
-}
 
-/// An error of the store itself is shown with its path.
-pub fn in_words(error: QueryError) -> Box<dyn std::error::Error> {
-    match error {
-        QueryError::Store(error) => error.into(),
-        error => error.to_string().into(),
+    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
+        if let Some(printer) = &mut self.printer {
+            printer.row(values);
+        }
+    }
+
+    fn has_left(&mut self) -> bool {
+        self.printer.as_ref().is_some_and(|printer| printer.has_failed())
     }
 }
 
 /// A text of what a query read, sent and returned.
-pub fn explanation(report: &QueryReport, units: Option<u8>) -> String {
-    let counts = &report.counts;
-    let by = units.map_or("this thread".to_owned(), |units| format!("{units} units of the drive"));
-    let records = format!("{} of {} records kept", counts.kept, counts.records);
-    match report.side {
-        QuerySide::Host => format!("on the host, as --run asked: all records crossed to it; {records}"),
-        QuerySide::Drive | QuerySide::DriveByRecord => format!(
-            "at the drive by {by}, {}: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
-             buffers, {} read by a scan; {records}",
-            if report.side == QuerySide::Drive { "rows in bulk" } else { "row by row" },
-            report.commands,
-            report.wake_ups,
-            report.flash_bytes,
-            report.sent_bytes,
-            report.returned_bytes,
-            report.buffered,
-            report.scanned
-        ),
+pub fn explanation(queried: &Queried) -> String {
+    let by = queried.units.map_or("this thread".to_owned(), |units| format!("{units} units of the drive"));
+    let records = format!("{} of {} records kept", queried.kept, queried.records);
+    if queried.is_on_host {
+        return format!("on the host, as --run asked: all records crossed to it; {records}");
     }
+    format!(
+        "at the drive by {by}, {}: {} commands and {} wake-ups, {} bytes read from flash, {} sent to the drive, {} returned; {} records in write \
+         buffers, {} read by a scan; {records}",
+        if queried.is_row_by_row { "row by row" } else { "rows in bulk" },
+        queried.commands,
+        queried.wake_ups,
+        queried.flash_bytes,
+        queried.sent_bytes,
+        queried.returned_bytes,
+        queried.buffered,
+        queried.scanned
+    )
 }
 
 /// The host's work on groups, to be appended to an explanation.
-pub fn host_work(order: &GroupOrder) -> &'static str {
-    match (order.having.is_some(), order.by.is_some()) {
+pub fn host_work(queried: &Queried) -> &'static str {
+    match (queried.are_groups_chosen, queried.are_groups_ordered) {
         (true, true) => "; groups chosen and put in order on the host",
         (true, false) => "; groups chosen on the host",
         (false, true) => "; groups put in order on the host",
@@ -155,16 +162,27 @@ pub fn host_work(order: &GroupOrder) -> &'static str {
     }
 }
 
+/// What the request cost, in words.
+pub fn costs(costs: &Costs) -> String {
+    format!(
+        "{:.3} s, {:.3} s of CPU; {} bytes from flash, {} to the drive, {} to the host",
+        costs.elapsed_us as f64 / 1e6,
+        costs.cpu_us as f64 / 1e6,
+        costs.flash_bytes,
+        costs.to_drive_bytes,
+        costs.to_host_bytes,
+    )
+}
+
 /// A text with the number of records that did not fit, if there were any.
-pub fn misfits(report: &QueryReport) -> Option<String> {
-    let first = report.counts.first_misfit.as_ref()?;
-    let key = item_lines::escaped(&first.key);
-    let (misfits, why) = (report.counts.misfits, first.misfit.explain());
-    Some(format!("{misfits} records do not fit and were left out, such as that of the key \"{key}\": {why}"))
+pub fn misfits(queried: &Queried) -> Option<String> {
+    let Misfits { count, first_key, first_why } = queried.misfits.as_ref()?;
+    let key = escapes::escaped(first_key);
+    Some(format!("{count} records do not fit and were left out, such as that of the key \"{key}\": {first_why}"))
 }
 
 struct RowPrinter<'a> {
-    columns: &'a [ResultColumn],
+    columns: Vec<ResultColumn>,
     format: RowFormat,
     out: &'a mut dyn Write,
     text: Vec<u8>,
@@ -176,7 +194,7 @@ struct RowPrinter<'a> {
 }
 
 impl<'a> RowPrinter<'a> {
-    fn new(columns: &'a [ResultColumn], format: RowFormat, out: &'a mut dyn Write) -> RowPrinter<'a> {
+    fn new(columns: Vec<ResultColumn>, format: RowFormat, out: &'a mut dyn Write) -> RowPrinter<'a> {
         let (text, waiting) = (Vec::new(), Vec::new());
         RowPrinter { columns, format, out, text, waiting, widths: None, begun: false, failed: None }
     }
@@ -185,7 +203,10 @@ impl<'a> RowPrinter<'a> {
         if self.failed.is_some() {
             return;
         }
-        let columns = self.columns;
+        if self.format == RowFormat::Csv {
+            self.head();
+        }
+        let columns = &self.columns;
         match self.format {
             RowFormat::Jsonl => {
                 let members = columns.iter().map(|column| {
@@ -196,7 +217,6 @@ impl<'a> RowPrinter<'a> {
                 self.text.extend_from_slice(format!("{{{line}}}\n").as_bytes());
             }
             RowFormat::Csv => {
-                self.head();
                 let cells = columns.iter().map(|column| values[column.place].map_or(String::new(), csv_cell));
                 self.text.extend_from_slice(cells.collect::<Vec<String>>().join(",").as_bytes());
                 self.text.push(b'\n');
@@ -208,7 +228,6 @@ impl<'a> RowPrinter<'a> {
                     self.table();
                 }
             }
-            #[cfg(feature = "arrow")]
             RowFormat::Arrow => {}
         }
         if self.text.len() >= BATCH_BYTES {
@@ -218,7 +237,7 @@ impl<'a> RowPrinter<'a> {
 
     /// Prints the names of the columns, once.
     fn head(&mut self) {
-        if std::mem::replace(&mut self.begun, true) || self.format != RowFormat::Csv {
+        if std::mem::replace(&mut self.begun, true) {
             return;
         }
         let names = self.columns.iter().map(|column| csv_text(&column.name)).collect::<Vec<String>>();
@@ -229,7 +248,7 @@ impl<'a> RowPrinter<'a> {
     fn table(&mut self) {
         if self.widths.is_none() {
             let names: Vec<String> =
-                self.columns.iter().map(|column| item_lines::escaped(column.name.as_bytes())).collect();
+                self.columns.iter().map(|column| escapes::escaped(column.name.as_bytes())).collect();
             let width = |place: usize| {
                 let cells = self.waiting.iter().map(|row| row[place].chars().count());
                 cells.chain([names[place].chars().count()]).max().unwrap_or(0).min(TABLE_COLUMN_MAX)
@@ -261,6 +280,10 @@ impl RowOut for RowPrinter<'_> {
         self.print(values);
     }
 
+    fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     fn finish(mut self: Box<Self>) -> io::Result<()> {
         match self.format {
             RowFormat::Table => self.table(),
@@ -280,7 +303,7 @@ fn cell(value: Scalar<'_>) -> String {
         Scalar::Unsigned(value) => value.to_string(),
         Scalar::Float(value) => value.to_string(),
         Scalar::Timestamp(micros) => timestamp_text(micros),
-        Scalar::Text(_) | Scalar::Bytes(_) => item_lines::escaped(value.bytes().unwrap_or_default()),
+        Scalar::Text(_) | Scalar::Bytes(_) => escapes::escaped(value.bytes().unwrap_or_default()),
     }
 }
 
@@ -322,7 +345,7 @@ mod tests {
         let column = |place: usize| ResultColumn { name: format!("c{place}"), place, scalar_type: ScalarType::Text };
         let columns: Vec<ResultColumn> = (0..row.len()).map(column).collect();
         let mut out = Vec::new();
-        let mut rows = row_out(&columns, format, &mut out).unwrap();
+        let mut rows = row_out(columns, format, &mut out).unwrap();
         rows.row(row);
         rows.finish().unwrap();
         String::from_utf8(out).unwrap()

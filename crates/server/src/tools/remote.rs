@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::net::listen::Address;
-use crate::tools::item_lines;
 use crate::tools::load::{Existing, WireSink};
+use tapetum_service::escapes;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest time for a slow command, such as a resize.
@@ -103,7 +103,7 @@ impl<'a> Remote<'a> {
     /// The names and values of `stats` with `argument`.
     pub fn stats(self, argument: &[u8]) -> Result<Vec<(String, String)>, String> {
         let figures = open(self.address, TIMEOUT).map_err(NoAnswer::from).and_then(|stream| ask(stream, argument));
-        figures.map_err(|why| self.told(why, &format!("stats {}", item_lines::escaped(argument))))
+        figures.map_err(|why| self.told(why, &format!("stats {}", escapes::escaped(argument))))
     }
 
     /// One figure of `stats`. Every memcached server has it.

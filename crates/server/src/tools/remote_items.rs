@@ -3,12 +3,14 @@
 
 use std::io::{self, BufReader, Write};
 
-use super::item_lines::{self, Format, ItemLine};
+use super::item_lines::{self, Format};
 use super::key_list::{KeyLister, ListedItem, read_line, source_lost};
 use super::load::{Failure, Sink, Verdict};
 use super::warm::{self, WarmSource, Warmed};
 use crate::protocol::base64;
 use crate::tools::remote::RemoteStream;
+use tapetum_service::escapes;
+use tapetum_service::reply::ItemRow;
 
 /// Bytes to gather before a write.
 const TEXT_BYTES: usize = 256 << 10;
@@ -36,7 +38,7 @@ impl LineSink<'_> {
 }
 
 impl Sink for LineSink<'_> {
-    fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         item_lines::write(self.format, item, &mut self.text);
         verdicts.push((number, Verdict::Stored));
         if self.text.len() >= TEXT_BYTES { self.write(number) } else { Ok(()) }
@@ -89,7 +91,7 @@ pub fn list(
             match long {
                 true => push_long(&batch, &mut values, &mut text)?,
                 false => batch.iter().for_each(|item| {
-                    item_lines::escape(&item.key, &mut text);
+                    escapes::escape(&item.key, &mut text);
                     text.push(b'\n');
                 }),
             }
@@ -140,7 +142,7 @@ fn push_long(
         let (Some(&b"HD"), Some(bytes), Some(flags)) = (words.first(), number(b's'), number(b'f')) else {
             return Err(warm::not_memcached(&line));
         };
-        item_lines::escape(&item.key, text);
+        escapes::escape(&item.key, text);
         text.extend_from_slice(format!("\t{bytes}\t{flags}\t{}\n", item.expiry).as_bytes());
     }
     Ok(())

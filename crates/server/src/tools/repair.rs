@@ -7,9 +7,10 @@ use std::path::Path;
 use tapetum::repair::{self, RepairReport, SalvagedItem};
 use tapetum::{Options, Place};
 
-use super::item_lines::{self, Format, ItemLine};
+use super::item_lines::{self, Format};
 use super::keep_file::{self, KeepFile};
-use crate::store::store_open::OpenError;
+use tapetum_service::opening::OpenError;
+use tapetum_service::reply::ItemRow;
 
 /// Bytes to gather before a write.
 const BATCH_BYTES: usize = 1 << 20;
@@ -117,7 +118,7 @@ pub fn dump(
         repair::salvage(drive, keyspace, |item: SalvagedItem<'_>| {
             if item.key.starts_with(prefix) {
                 let SalvagedItem { key, value, flags, expiry, .. } = item;
-                item_lines::write(format, &ItemLine { key: key.into(), value: value.into(), flags, expiry }, &mut text);
+                item_lines::write(format, &ItemRow { key: key.into(), value: value.into(), flags, expiry }, &mut text);
             }
             if text.len() >= BATCH_BYTES {
                 written = out.write_all(&text);

@@ -13,11 +13,11 @@ use std::io::{self, BufReader, IsTerminal, Read, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::item_lines::ItemLine;
 use super::key_list::{KeyList, KeyLister, ListedItem, read_line, source_lost};
 use super::load::{self, Failure, Sink, Verdict};
 use crate::protocol::base64;
 use crate::tools::remote::RemoteStream;
+use tapetum_service::reply::ItemRow;
 
 /// Keys to ask for at once.
 const BATCH: usize = 64;
@@ -218,7 +218,7 @@ impl Copy<'_> {
             return Ok(());
         }
         self.numbered += 1;
-        let item = ItemLine { key: item.key, value, flags, expiry: item.expiry };
+        let item = ItemRow { key: item.key, value, flags, expiry: item.expiry };
         self.sink.put(self.numbered, &item, &mut self.verdicts).map_err(in_words)
     }
 
@@ -359,10 +359,10 @@ pub mod tests {
 
     /// A sink that already has "old", and no room for "large".
     #[derive(Default)]
-    struct WarmedMemory(BTreeMap<Vec<u8>, ItemLine>);
+    struct WarmedMemory(BTreeMap<Vec<u8>, ItemRow>);
 
     impl Sink for WarmedMemory {
-        fn put(&mut self, number: u64, item: &ItemLine, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             let verdict = match &item.key[..] {
                 b"old" => Verdict::Kept,
                 b"large" => Verdict::Bad("it is large".into()),
@@ -407,7 +407,7 @@ pub mod tests {
         let values = "VALUE a 7 3 1\r\nx\r\n\r\nVALUE b%c 0 0 3\r\n\r\nVALUE old 0 1 5\r\n1\r\nVALUE large 0 1 6\r\n1\r\nEND\r\n";
         let (outcome, WarmedMemory(items)) = copied(list, values, &[7]);
         assert_eq!(outcome, Ok(Warmed { copied: 2, kept: 1, gone: 2, left_out: 2, counted: 7, not_listed: 0 }));
-        let item = |key: &str, value: &str, flags, expiry| ItemLine {
+        let item = |key: &str, value: &str, flags, expiry| ItemRow {
             key: key.into(),
             value: value.into(),
             flags,

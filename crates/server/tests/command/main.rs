@@ -14,4 +14,5 @@ mod outside;
 mod pictures;
 mod queries;
 mod repair;
+mod served;
 mod walk;

@@ -39,6 +39,13 @@ enum ListPlace {
     Range(KeyRange),
 }
 
+impl ListCursor {
+    /// Begins a listing of a range of an ordered keyspace's keys.
+    pub fn of_range(range: KeyRange) -> ListCursor {
+        ListCursor { place: ListPlace::Range(range) }
+    }
+}
+
 /// A key, and what is known of its item without reading its value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedKey {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
@@ -12,6 +12,10 @@ use tapetum_drive::unfinished;
 const DRIVE: &str = "drive";
 /// The list of hot keys in such a directory.
 const HOT_KEYS: &str = "hot-keys";
+/// The socket of a server, in such a directory.
+const SOCKET: &str = "tapetum.sock";
+/// Sockets of servers whose stores are block devices, beside which there is no place for them.
+const SOCKETS_OF_DEVICES: &str = "/run/tapetum";
 /// These bytes at its beginning and at its end must be zero for a block device to count as empty: partition tables, file systems, RAID and LVM leave
 /// their marks there.
 const BLANK_BYTES: u64 = 1 << 20;
@@ -59,6 +63,25 @@ impl Place {
             }
         }
     }
+
+    /// The place of the socket at which a server of this store answers commands.
+    pub fn socket(&self) -> PathBuf {
+        match self {
+            Place::Directory(directory) => directory.join(SOCKET),
+            Place::Drive(drive) => match fs::metadata(drive) {
+                // A device may have many names, and has one number.
+                Ok(found) if found.file_type().is_block_device() => {
+                    let number = found.rdev();
+                    Path::new(SOCKETS_OF_DEVICES).join(format!("device-{number}.sock"))
+                }
+                _ => {
+                    let mut name = drive.as_os_str().to_owned();
+                    name.push(".sock");
+                    name.into()
+                }
+            },
+        }
+    }
 }
 
 impl<P: AsRef<Path>> From<P> for Place {
@@ -82,9 +105,10 @@ pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
     let unreadable = || OpenError::io(directory, "list");
     for entry in fs::read_dir(directory).map_err(unreadable())? {
         let name = entry.map_err(unreadable())?.file_name();
-        // A list of hot keys says nothing to another store, and is written over.
+        // A list of hot keys says nothing to another store, and is written over; so is the socket of a server that was killed.
         // A store may have been made there meanwhile: that is seen under the lock.
-        let ours = [DRIVE, HOT_KEYS].map(|name| [Path::new(name).to_path_buf(), unfinished::path_of(Path::new(name))]);
+        let ours =
+            [DRIVE, HOT_KEYS, SOCKET].map(|name| [Path::new(name).to_path_buf(), unfinished::path_of(Path::new(name))]);
         if !ours.as_flattened().iter().any(|own| *own == name) && name != "lost+found" {
             return Err(OpenError::Foreign { directory: directory.into(), found: name.into() });
         }

@@ -63,15 +63,22 @@ impl<'a> HostRun<'a> {
     }
 }
 
-/// Runs a query over all items, each of which crosses to the host.
+/// How often it is asked whether to go on, in items.
+const GO_ON_ITEMS: usize = 1024;
+
+/// Runs a query over all items, each of which crosses to the host, as long as `go_on` says.
 pub(super) fn run_all(
     items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>>,
     query: &Query,
     result: &mut QueryResult,
     rows: &mut dyn RowSink,
+    go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), QueryError> {
     let mut host = HostRun::new(query, result, rows);
-    for item in items {
+    for (number, item) in items.enumerate() {
+        if number % GO_ON_ITEMS == GO_ON_ITEMS - 1 && !go_on() {
+            return Err(QueryError::Cancelled);
+        }
         let (key, item) = item?;
         if !host.push(&key, &item.value)? {
             break;

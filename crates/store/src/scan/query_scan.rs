@@ -165,13 +165,28 @@ impl KeyspaceHandle {
         range: &KeyRange,
         rows: &mut dyn RowSink,
     ) -> Result<QueryReport, QueryError> {
+        self.query_while(query, side, range, rows, &mut || true)
+    }
+
+    /// As [`KeyspaceHandle::query_range`]. `go_on` is asked now and then, and ends the query by `false`.
+    ///
+    /// # Errors
+    /// As [`KeyspaceHandle::query_range`]; [`QueryError::Cancelled`].
+    pub fn query_while(
+        &self,
+        query: &Query,
+        side: QuerySide,
+        range: &KeyRange,
+        rows: &mut dyn RowSink,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<QueryReport, QueryError> {
         match side {
             QuerySide::Drive | QuerySide::DriveByRecord => {
                 let is_row_by_row = side == QuerySide::DriveByRecord;
                 let results = ResultOptions { is_row_by_row, ..ResultOptions::default() };
-                self.run_to_end(QueryTask::begin(self, query, results, range)?, rows)
+                self.run_while(QueryTask::begin(self, query, results, range)?, rows, go_on)
             }
-            QuerySide::Host => self.query_on_host(query, range, rows),
+            QuerySide::Host => self.query_on_host(query, range, rows, go_on),
         }
     }
 
@@ -195,10 +210,22 @@ impl KeyspaceHandle {
         self.run_to_end(QueryTask::begin(self, query, results, &KeyRange::default())?, rows)
     }
 
-    pub(super) fn run_to_end(&self, mut task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
+    pub(super) fn run_to_end(&self, task: QueryTask, rows: &mut dyn RowSink) -> Result<QueryReport, QueryError> {
+        self.run_while(task, rows, &mut || true)
+    }
+
+    fn run_while(
+        &self,
+        mut task: QueryTask,
+        rows: &mut dyn RowSink,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<QueryReport, QueryError> {
         loop {
             if let Some(report) = task.step(rows)? {
                 return Ok(report);
+            }
+            if !go_on() {
+                return Err(QueryError::Cancelled);
             }
             task.wait();
         }
@@ -209,14 +236,15 @@ impl KeyspaceHandle {
         query: &Query,
         range: &KeyRange,
         rows: &mut dyn RowSink,
+        go_on: &mut dyn FnMut() -> bool,
     ) -> Result<QueryReport, QueryError> {
         let (mut report, mut result) = (QueryReport::of(QuerySide::Host), QueryResult::new(query));
         match self.keyspace().kind() {
             KeyspaceKind::Hashed => {
                 check_range(self, range)?;
-                host_side::run_all(self.items(), query, &mut result, rows)?;
+                host_side::run_all(self.items(), query, &mut result, rows, go_on)?;
             }
-            _ => host_side::run_all(self.scan(range.clone())?, query, &mut result, rows)?,
+            _ => host_side::run_all(self.scan(range.clone())?, query, &mut result, rows, go_on)?,
         }
         check_misfits(query, &result)?;
         report.counts = result.finish(rows);

@@ -15,6 +15,7 @@ use crate::protocol::text;
 use crate::stats::{self, count};
 use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};
+use tapetum_service::escapes;
 
 impl Memcached {
     /// Submits one request that holds `bytes` of memory until it is answered. `None` if it must wait.
@@ -191,7 +192,7 @@ impl Memcached {
 pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
     let mut lines = stats::lines(cx.figures.general_of(options.keyspace.id(), cx.now));
     lines.extend(cx.figures.device_lines());
-    lines.push(("keyspace".into(), stats::word(&options.keyspace_name)));
+    lines.push(("keyspace".into(), escapes::word(&options.keyspace_name)));
     lines
 }
 

@@ -112,8 +112,7 @@ impl fmt::Display for OpenError {
             ),
             Of::InUse { path } => write!(
                 f,
-                "{} is in use, by a running server most likely: talk to it with a memcached client, or with --memcached ADDR, which \
-                 `tapetum dump`, `inspect`, `list`, `load`, `resize`, `stats` and `warm` take; or stop it first",
+                "{} is in use, by a running server most likely, and this needs the store for itself: stop the server first",
                 path.display()
             ),
             Of::Memory { path, memory_bytes, tier, least_bytes } => {

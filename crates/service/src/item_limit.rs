@@ -4,8 +4,8 @@ use tapetum::{Store, ValueLimits};
 use tapetum_drive::Size;
 use tapetum_kernels::record::VALUE_BYTES_MAX;
 
+use crate::opening;
 use crate::size;
-use crate::store::store_open;
 
 /// Why `store` takes no value of `bytes`, and what to do, if it does not.
 pub fn refusal(bytes: usize, store: &Store) -> Option<String> {
@@ -28,7 +28,7 @@ pub fn advice(wanted_bytes: u64, limits: &ValueLimits) -> String {
     let ValueLimits { by_memory, by_capacity, by_write_buffers } = *limits;
     let mut parts = Vec::new();
     if by_memory < wanted_bytes {
-        let suffices = |memory: &u64| memory.saturating_sub(store_open::front_bytes(*memory)) / 8 >= wanted_bytes;
+        let suffices = |memory: &u64| memory.saturating_sub(opening::front_bytes(*memory)) / 8 >= wanted_bytes;
         // The front doors take a tenth: twice as much as the eighths is enough for any.
         let memory = (1..=16 * wanted_bytes.div_ceil(1 << 20) + 2).map(|mebibytes| mebibytes << 20).find(suffices);
         parts.extend(memory.map(|memory| format!("give --memory {} or more", size::typed(memory))));

@@ -12,7 +12,8 @@ use tapetum_drive::{
     programs,
 };
 
-use crate::tools::host_pipeline::{self, HostPipelineError};
+use crate::host_pipeline::{self, HostPipelineError};
+use crate::reply::StageRow;
 
 /// Local memory of the computing drive, besides the input: its sub-buffers and the longest output. Untouched pages cost nothing.
 const LOCAL_BYTES: usize = OUTPUT_BYTES_MAX as usize + (8 << 20);
@@ -191,7 +192,7 @@ pub struct UnitChoice<'a> {
 /// The output of a pipeline, and its stages' counters.
 pub struct PipelineRun {
     pub bytes: Vec<u8>,
-    pub stages: Vec<StageSnapshot>,
+    pub stages: Vec<StageRow>,
 }
 
 /// The output of the pipeline for `bytes`. A digest is printed as text.
@@ -206,11 +207,11 @@ pub fn run(text: &str, choice: UnitChoice<'_>, bytes: &[u8]) -> Result<PipelineR
     }
     if stages.is_empty() {
         // `fetch` alone returns the bytes unchanged.
-        return Ok(PipelineRun { bytes: bytes.to_vec(), stages: drive.stage_counters() });
+        return Ok(PipelineRun { bytes: bytes.to_vec(), stages: rows(drive.stage_counters()) });
     }
     let is_digest = is_digest(&identity, &stages);
     let out = host_pipeline::run(&drive, &stages, bytes, OUTPUT_BYTES_MAX).map_err(PipelineTextError::Run)?;
-    Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: drive.stage_counters() })
+    Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: rows(drive.stage_counters()) })
 }
 
 /// The output of the pipeline for an item, computed by the item's drive in the store's local memory. `None` if the key does not exist. An
@@ -226,7 +227,7 @@ pub fn run_item(
     if stages.is_empty() {
         // An uncompressed value passes no program, and a pipeline needs at least one.
         let item = keyspace.get(key)?;
-        return Ok(item.map(|item| PipelineRun { bytes: item.value, stages: keyspace.store().stage_counters() }));
+        return Ok(item.map(|item| PipelineRun { bytes: item.value, stages: rows(keyspace.store().stage_counters()) }));
     }
     let is_digest = is_digest(&identity, &stages);
     let pipeline = ItemPipeline { stages, output_bytes_max: NEAR_OUTPUT_BYTES_MAX, ..ItemPipeline::default() };
@@ -234,7 +235,7 @@ pub fn run_item(
         Ok(None) => Ok(None),
         Ok(Some(out)) => {
             let bytes = if is_digest { hex(&out) } else { out };
-            Ok(Some(PipelineRun { bytes, stages: keyspace.store().stage_counters() }))
+            Ok(Some(PipelineRun { bytes, stages: rows(keyspace.store().stage_counters()) }))
         }
         Err(tapetum::Error::Pipeline(PipelineFailure {
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
@@ -251,15 +252,19 @@ pub fn run_item(
     }
 }
 
+fn rows(stages: Vec<StageSnapshot>) -> Vec<StageRow> {
+    stages.into_iter().map(StageRow::from).collect()
+}
+
 /// A line for each stage that ran.
-pub fn stage_lines(stages: &[StageSnapshot]) -> String {
+pub fn stage_lines(stages: &[StageRow]) -> String {
     let width = stages.iter().map(|stage| stage.name.len()).max().unwrap_or(0);
     let mut out = format!(
         "{:width$}  {:>8} {:>12} {:>12} {:>9} {:>8} {:>6}\n",
         "stage", "tasks", "bytes in", "bytes out", "unit us", "failures", "waits"
     );
     for stage in stages.iter().filter(|stage| stage.tasks > 0) {
-        let StageSnapshot { name, tasks, bytes_in, bytes_out, unit_us, failures, waits } = stage;
+        let StageRow { name, tasks, bytes_in, bytes_out, unit_us, failures, waits } = stage;
         out.push_str(&format!(
             "{name:width$}  {tasks:8} {bytes_in:12} {bytes_out:12} {unit_us:9} {failures:8} {waits:6}\n"
         ));

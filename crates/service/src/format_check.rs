@@ -1,36 +1,10 @@
 //! Whether all items of a keyspace fit a format, to their last byte.
 
-use std::error::Error;
-
-use tapetum::{Item, KeyspaceHandle, KeyspaceKind};
+use tapetum::Item;
 use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit};
 
-use super::{item_lines, scan};
-
-/// Looks at every item.
-///
-/// # Errors
-/// How many do not fit, and why the first does not.
-pub fn check(keyspace: &KeyspaceHandle, format: &Format) -> Result<(), Box<dyn Error>> {
-    let mut checked = FormatCheck { fields: FieldReader::new(format), items: 0, misfits: 0, first: None };
-    if keyspace.keyspace().kind() == KeyspaceKind::Ordered {
-        for item in keyspace.scan(scan::of_prefix(b""))? {
-            let (key, item) = item?;
-            checked.look(key, &item);
-        }
-    } else {
-        for item in keyspace.items() {
-            let (key, item) = item?;
-            checked.look(key, &item);
-        }
-    }
-    let Some((key, field, misfit)) = checked.first else { return Ok(()) };
-    let (misfits, items) = (checked.misfits, checked.items);
-    let (key, field) = (item_lines::escaped(&key), &format.fields()[field].name);
-    let why = misfit.explain();
-    Err(format!("{misfits} of {items} items do not fit, such as that of the key \"{key}\", at {field}: {why}").into())
-}
+use crate::escapes;
 
 /// An error if an item does not fit the format of its keyspace, with what that wants.
 ///
@@ -69,7 +43,8 @@ fn how_to_write(kind: &FieldKind) -> Option<String> {
     }
 }
 
-struct FormatCheck {
+/// Looks at items, one after the other.
+pub struct FormatCheck {
     fields: FieldReader,
     items: u64,
     misfits: u64,
@@ -78,12 +53,30 @@ struct FormatCheck {
 }
 
 impl FormatCheck {
-    fn look(&mut self, key: Vec<u8>, item: &Item) {
+    pub fn new(format: &Format) -> FormatCheck {
+        FormatCheck { fields: FieldReader::new(format), items: 0, misfits: 0, first: None }
+    }
+
+    pub fn look(&mut self, key: Vec<u8>, item: &Item) {
         self.items += 1;
         if let Err((field, misfit)) = self.fields.check(&key, &item.value) {
             self.misfits += 1;
             self.first.get_or_insert((key, field, misfit));
         }
+    }
+
+    pub fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// # Errors
+    /// How many do not fit, and why the first does not.
+    pub fn finish(self, format: &Format) -> Result<(), String> {
+        let Some((key, field, misfit)) = self.first else { return Ok(()) };
+        let (misfits, items) = (self.misfits, self.items);
+        let (key, field) = (escapes::escaped(&key), &format.fields()[field].name);
+        let why = misfit.explain();
+        Err(format!("{misfits} of {items} items do not fit, such as that of the key \"{key}\", at {field}: {why}"))
     }
 }
 

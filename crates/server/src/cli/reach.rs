@@ -1,0 +1,87 @@
+//! The store that a command asks: the one of a running server, or one that it opens itself.
+
+use std::error::Error;
+
+use tapetum::Options;
+use tapetum_kernels::scan::Format;
+use tapetum_service::caller::Caller;
+use tapetum_service::reply::{KeyspaceRow, Reply};
+use tapetum_service::request::Request;
+use tapetum_service::service::{Access, Service};
+
+use super::commands::{Outcome, check_memory, offline_options, tell};
+use crate::cli::arguments::StoreArguments;
+use crate::tools::key_text::KeyText;
+
+/// See the [module](self).
+pub struct Reached {
+    pub service: Service,
+}
+
+impl Reached {
+    /// For a command that changes nothing.
+    pub fn for_reading(arguments: &StoreArguments) -> Result<Reached, Box<dyn Error>> {
+        Reached::new(arguments, &offline_options(arguments), Access::Read)
+    }
+
+    pub fn new(arguments: &StoreArguments, options: &Options, access: Access) -> Result<Reached, Box<dyn Error>> {
+        check_memory(arguments.memory)?;
+        let service = Service::reach(&arguments.place(), options, access)?;
+        if service.is_served() && !options.compute_units.is_empty() {
+            tell("the running server computes with the threads that it was started with: --units is not for it");
+        }
+        Ok(Reached { service })
+    }
+
+    pub fn ask(&mut self, request: Request, caller: &mut dyn Caller) -> Outcome {
+        Ok(self.service.call(request, caller)?)
+    }
+
+    /// Asks for what is told at once.
+    pub fn gather(&mut self, request: Request) -> Result<Vec<Reply>, Box<dyn Error>> {
+        Ok(self.service.gather(request)?)
+    }
+
+    /// The format of a keyspace's records, if it is known.
+    pub fn format(&mut self, keyspace: &str) -> Result<Option<Format>, Box<dyn Error>> {
+        match self.gather(Request::Format { keyspace: keyspace.into() })?.pop() {
+            Some(Reply::Format(Some(text))) => Ok(Some(Format::parse(&text)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The bytes of a key of a keyspace, from its text.
+    pub fn key(&mut self, keyspace: &str, text: &str) -> Result<Vec<u8>, Box<dyn Error>> {
+        Ok(KeyText::new(self.format(keyspace)?.as_ref()).key(text)?)
+    }
+
+    /// The format of a keyspace's records.
+    ///
+    /// # Errors
+    /// If it is not known.
+    pub fn kept_format(&mut self, keyspace: &str) -> Result<Format, Box<dyn Error>> {
+        let none = || {
+            format!(
+                "the format of the records of {keyspace} is not known: give --fields, or keep it with \
+                 `tapetum keyspace format {keyspace} FIELDS`"
+            )
+        };
+        Ok(self.format(keyspace)?.ok_or_else(none)?)
+    }
+
+    /// The keyspaces, or the one of a name.
+    pub fn keyspaces(&mut self, name: Option<&str>) -> Result<Vec<KeyspaceRow>, Box<dyn Error>> {
+        match self.gather(Request::Keyspaces { name: name.map(str::to_owned) })?.pop() {
+            Some(Reply::Keyspaces(rows)) => Ok(rows),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Ends; what was written to a store that was opened here is durable then. The first error is the more informative one.
+    pub fn close<T>(self, done: Result<T, Box<dyn Error>>) -> Result<T, Box<dyn Error>> {
+        let closed = self.service.close();
+        let done = done?;
+        closed?;
+        Ok(done)
+    }
+}

@@ -1,0 +1,376 @@
+//! A command does the same whether or not a server has the store open: each is run over a closed store and over a served one. And what a
+//! server's socket does about what is not a command, and with commands that go away.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::outside::{Folder, Served, failed, stop, succeeded, tapetum};
+
+struct Scratch(Folder);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(Folder::new(&format!("service-{name}")))
+    }
+
+    fn data(&self) -> std::path::PathBuf {
+        self.0.join("data")
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = tapetum(words);
+        command.arg("--data").arg(self.data());
+        command
+    }
+
+    fn run(&self, words: &[&str], input: &[u8]) -> Output {
+        let mut command = self.command(words);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // A command that wants none may have ended.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn succeeds(&self, words: &[&str]) -> String {
+        succeeded(self.run(words, b""))
+    }
+
+    fn serve(&self, more: &[&str]) -> Served {
+        self.serve_at(&self.0.join("socket"), more)
+    }
+
+    fn serve_at(&self, socket: &std::path::Path, more: &[&str]) -> Served {
+        let socket = format!("unix:{}", socket.display());
+        let words = ["serve", "--threads", "1", "--memory", "64MiB", "--capacity", "128MiB", "--memcached", &socket];
+        Served::start(&mut self.command(&[&words[..], more].concat()))
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.data().join("tapetum.sock")
+    }
+}
+
+/// Every command that a store answers, right and wrong, one after the other.
+const COMMANDS: &[&[&str]] = &[
+    &["keyspace", "create", "papers", "--index", "ordered"],
+    &["keyspace", "create", "papers"],
+    &["keyspace", "create", "disk", "--block-device", "1MiB"],
+    &["keyspace", "format", "papers", "key: id u32be; value: year u16be, title string", "--check"],
+    &["keyspace", "format", "papers", "key: id u99"],
+    &["keyspace", "format", "papers"],
+    &["keyspace", "format", "default"],
+    &["load", "--keyspace", "papers", "--format", "tsv"],
+    &["load"],
+    &["load", "--skip-bad"],
+    &["load", "--keyspace", "nowhere"],
+    &["keyspace", "list"],
+    &["keyspace", "list", "--json"],
+    &["keyspace", "show", "papers"],
+    &["keyspace", "show", "paper"],
+    &["keyspace", "resize", "disk", "2MiB"],
+    &["keyspace", "resize", "papers", "2MiB"],
+    &["scan", "papers"],
+    &["scan", "papers", "--from", "2", "--reverse", "--limit", "2"],
+    &["scan", "papers", "--count"],
+    &["scan", "papers", "--format", "jsonl", "--prefix", ""],
+    &["scan", "papers", "--where", "year >= 1990", "--order-by", "id", "--limit", "10"],
+    &["scan", "papers", "--where", "year >= 1990", "--format", "csv", "--run", "host"],
+    &[
+        "scan",
+        "papers",
+        "--group-by",
+        "year",
+        "--select",
+        "year, count(*) as n",
+        "--having",
+        "n > 1",
+        "--format",
+        "jsonl",
+    ],
+    &["scan", "papers", "--where", "yaer > 1"],
+    &["scan", "papers", "--select", "id", "--format", "arrow"],
+    &["scan", "papers", "--select", "id", "--units", "1", "--run", "host"],
+    &["scan", "default"],
+    &["scan", "nowhere"],
+    &["graph", "bc", "--edges", "id, year from papers", "--format", "csv"],
+    &["graph", "bc", "--edges", "from default"],
+    &["put", "7", "no paper", "--keyspace", "papers"],
+    &["put", "color", "blue"],
+    &["put", "color", "-", "--keyspace", "disk"],
+    &["get", "color"],
+    &["get", "1", "--keyspace", "papers", "--select", "title, year"],
+    &["get", "1", "--keyspace", "papers", "--select", "title", "--run", "host", "--format", "jsonl"],
+    &["get", "99", "--keyspace", "papers", "--select", "title"],
+    &["get", "nothing"],
+    &["list", "--prefix", "c", "--long"],
+    &["list", "--keyspace", "papers"],
+    &["dump", "--keyspace", "papers", "--format", "tsv"],
+    &["dump", "--prefix", "c"],
+    &["pipeline", "run", "fetch | sha256", "--key", "color"],
+    &["pipeline", "run", "gzip", "--key", "color"],
+    &["pipeline", "run", "sha256", "--key", "absent"],
+    &["delete", "color"],
+    &["delete", "color"],
+    &["inspect", "color"],
+    &["keyspace", "rename", "papers", "articles"],
+    &["keyspace", "drop", "articles"],
+    &["keyspace", "drop", "articles", "--yes"],
+    &["keyspace", "drop", "default", "--yes"],
+    &["scan", "articles"],
+];
+
+/// What `load` reads: papers with the format's key and value as escapes, or plain items.
+fn input(words: &[&str]) -> &'static [u8] {
+    match words {
+        ["load", "--keyspace", "papers", ..] => {
+            b"\\x00\\x00\\x00\\x01\t\\x07\\xd0one\n\\x00\\x00\\x00\\x02\t\\x07\\xd0two\n\\x00\\x00\\x00\\x03\t\\x07\\x80three\n"
+        }
+        ["load", "--skip-bad"] => b"no tab\nclock\ttick\n",
+        ["load", ..] => b"cloud\twhite\ncat\tgrey\n",
+        _ => b"",
+    }
+}
+
+/// What each command printed and how it ended, without what is of one run alone.
+fn transcript(scratch: &Scratch) -> Vec<String> {
+    let place = scratch.data().display().to_string();
+    let run = |words: &&[&str]| {
+        let Output { status, stdout, stderr } = scratch.run(words, input(words));
+        let (printed, told) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        // Where a key lives depends on when buffers are flushed.
+        let mut lines: Vec<String> = printed.replace(&place, "DATA").lines().map(str::to_owned).collect();
+        match words[0] {
+            "inspect" => lines.clear(),
+            // Those of a hashed keyspace have no order.
+            "list" | "dump" | "scan" if !words.contains(&"papers") => lines.sort(),
+            _ => {}
+        }
+        let printed = lines.join("\n");
+        format!("{}\n{status}\n{printed}\n{}", words.join(" "), told.replace(&place, "DATA"))
+    };
+    COMMANDS.iter().map(run).collect()
+}
+
+#[test]
+fn each_command_does_the_same_closed_and_served() {
+    let (closed, served) = (Scratch::new("closed"), Scratch::new("served"));
+    for scratch in [&closed, &served] {
+        scratch.succeeds(&["put", "first", "1", "--capacity", "128MiB", "--memory", "64MiB"]);
+    }
+    let server = served.serve(&[]);
+    for (of_closed, of_served) in transcript(&closed).iter().zip(&transcript(&served)) {
+        assert_eq!(of_closed, of_served);
+    }
+    server.stop();
+    // What was done through the server is there without it.
+    let dumped = [&closed, &served].map(|scratch| {
+        let mut lines: Vec<String> = scratch.succeeds(&["dump"]).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    });
+    assert_eq!(dumped[0], dumped[1]);
+}
+
+#[test]
+fn what_is_made_while_it_serves_is_there_after_a_kill() {
+    let scratch = Scratch::new("killed");
+    let mut server = scratch.serve(&["--sync", "always"]).child;
+    scratch.succeeds(&["keyspace", "create", "kept", "--index", "ordered"]);
+    scratch.succeeds(&["put", "key", "value", "--keyspace", "kept"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(scratch.socket().exists(), "nobody took it away");
+    assert_eq!(scratch.succeeds(&["get", "key", "--keyspace", "kept"]), "value");
+    // The next server takes the place of the socket.
+    let mut server = scratch.serve(&[]).child;
+    assert_eq!(scratch.succeeds(&["scan", "kept"]), "key\tvalue\n");
+    stop(&mut server);
+    assert!(!scratch.socket().exists());
+}
+
+#[test]
+fn the_socket_is_its_owners_alone_and_what_lies_there_stays() {
+    let scratch = Scratch::new("owner");
+    let server = scratch.serve(&[]);
+    let mode = std::fs::metadata(scratch.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    server.stop();
+    std::fs::write(scratch.socket(), "a note").unwrap();
+    let server = scratch.serve(&[]);
+    assert!(server.log.contains("move it away"), "{}", server.log);
+    let error = failed(scratch.run(&["get", "key"], b""));
+    assert!(error.contains("nobody answers commands at") || error.contains("cannot be used"), "{error}");
+    server.stop();
+    assert_eq!(std::fs::read(scratch.socket()).unwrap(), b"a note");
+}
+
+#[test]
+fn a_path_that_is_too_long_for_a_socket_is_served_too() {
+    let (scratch, short) = (Scratch::new(&"long".repeat(30)), Folder::new("service-short"));
+    let mut server = scratch.serve_at(&short.join("socket"), &[]).child;
+    scratch.succeeds(&["put", "key", "value"]);
+    assert_eq!(scratch.succeeds(&["get", "key"]), "value");
+    stop(&mut server);
+}
+
+/// What comes back for bytes that are no commands.
+fn answer_to(scratch: &Scratch, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    // It may close the socket before all is read.
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+#[test]
+fn what_is_no_command_is_told_so_and_others_are_served() {
+    let scratch = Scratch::new("garbage");
+    let server = scratch.serve(&[]);
+    let answer = String::from_utf8(answer_to(&scratch, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("commands of tapetum"), "{answer}");
+    let greeting = tapetum_service::socket::frame::greeting();
+    let head = greeting.len();
+    let told = |frame: &[u8]| {
+        let answer = answer_to(&scratch, &[&greeting[..], frame].concat());
+        assert_eq!(answer[..head], greeting);
+        String::from_utf8_lossy(&answer[head..]).into_owned()
+    };
+    assert!(told(&[3, 0, 0, 0, 1, 0xff, 0xff, 0xff]).contains("makes no sense"));
+    assert!(told(&[0, 0, 0, 0, 1]).contains("makes no sense"), "a request without a body");
+    assert!(told(&[0, 0, 0, 0, 77]).contains("kind 77"));
+    assert!(told(&[0xff, 0xff, 0xff, 0xff, 1]).contains("longer"));
+    assert!(told(&[0, 0, 0, 0, 4]).contains("no request"));
+    let mut random = tapetum_drive::SplitMix64::new(7);
+    for _ in 0..200 {
+        let bytes: Vec<u8> = (0..random.next_u64() % 200).map(|_| random.next_u64() as u8).collect();
+        answer_to(&scratch, &bytes);
+        answer_to(&scratch, &[&greeting[..], &[bytes.len() as u8, 0, 0, 0, 1], &bytes].concat());
+    }
+    assert_eq!(scratch.succeeds(&["keyspace", "list"]), "default\thashed\t0\n");
+    server.stop();
+}
+
+#[test]
+fn another_version_is_named_and_nothing_is_guessed() {
+    let scratch = Scratch::new("version");
+    let server = scratch.serve(&[]);
+    let mut greeting = tapetum_service::socket::frame::greeting();
+    greeting[8] = 99;
+    // It says which it is, and ends.
+    let answer = answer_to(&scratch, &[&greeting[..], &[0, 0, 0, 0, 1]].concat());
+    assert_eq!(answer, tapetum_service::socket::frame::greeting());
+    server.stop();
+    // A server of the future, for a command of today.
+    let listener = UnixListener::bind(scratch.socket()).unwrap();
+    let future = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut came = [0; 12];
+        stream.read_exact(&mut came).unwrap();
+        stream.write_all(b"TAPETUM\n\x63\x00\x05\x009.9.9").unwrap();
+    });
+    let error = failed(scratch.run(&["get", "key"], b""));
+    assert!(error.contains("tapetum 9.9.9 (protocol 99)") && error.contains("restart it with this one"), "{error}");
+    future.join().unwrap();
+}
+
+#[test]
+fn more_clients_than_are_let_in_are_told_to_come_again() {
+    let scratch = Scratch::new("many");
+    let server = scratch.serve(&[]);
+    let greeting = tapetum_service::socket::frame::greeting();
+    let mut clients: Vec<UnixStream> = Vec::new();
+    for _ in 0..tapetum_service::socket::listener::CLIENTS_MAX {
+        let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+        stream.write_all(&greeting).unwrap();
+        stream.read_exact(&mut vec![0; greeting.len()]).unwrap();
+        clients.push(stream);
+    }
+    let error = failed(scratch.run(&["get", "key"], b""));
+    assert!(error.contains("try again when one has ended"), "{error}");
+    clients.clear();
+    while !scratch.run(&["keyspace", "list"], b"").status.success() {}
+    server.stop();
+}
+
+/// A store with so many items that they do not fit a socket's buffers.
+fn much(scratch: &Scratch) {
+    scratch.succeeds(&[
+        "keyspace",
+        "create",
+        "much",
+        "--index",
+        "ordered",
+        "--capacity",
+        "128MiB",
+        "--memory",
+        "64MiB",
+    ]);
+    let lines: String = (0..20_000).map(|number| format!("{number:08}\t{}\n", "x".repeat(500))).collect();
+    succeeded(scratch.run(&["load", "--keyspace", "much"], lines.as_bytes()));
+}
+
+/// A command that has begun to print, and is read no further.
+fn begun(scratch: &Scratch, words: &[&str]) -> std::process::Child {
+    let mut child = scratch.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut some = [0; 100];
+    child.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
+    child
+}
+
+#[test]
+fn a_command_that_reads_nothing_keeps_no_server_from_stopping() {
+    let scratch = Scratch::new("stopped");
+    much(&scratch);
+    let server = scratch.serve(&[]);
+    let waiting = begun(&scratch, &["scan", "much"]);
+    let killed = Command::new("kill").arg("-STOP").arg(waiting.id().to_string()).status().unwrap();
+    assert!(killed.success());
+    scratch.succeeds(&["put", "key", "value"]);
+    server.stop();
+    assert!(Command::new("kill").arg("-CONT").arg(waiting.id().to_string()).status().unwrap().success());
+    let output = waiting.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("the server"), "{told}");
+}
+
+#[test]
+fn a_command_whose_server_is_killed_says_so() {
+    let scratch = Scratch::new("gone");
+    much(&scratch);
+    for words in [
+        &["scan", "much"][..],
+        &["dump", "--keyspace", "much"],
+        &["scan", "much", "--fields", "key: k string; value: v string", "--select", "v"],
+    ] {
+        let mut server = scratch.serve(&[]).child;
+        let waiting = begun(&scratch, words);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let output = waiting.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("ended before it had answered") && told.contains("when it serves again"), "{told}");
+    }
+}
+
+#[test]
+fn a_keyspace_that_is_dropped_under_a_scan_ends_it_and_not_the_server() {
+    let scratch = Scratch::new("dropped");
+    much(&scratch);
+    let server = scratch.serve(&[]);
+    let waiting = begun(&scratch, &["scan", "much"]);
+    scratch.succeeds(&["keyspace", "drop", "much", "--yes"]);
+    let output = waiting.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("was dropped"), "{told}");
+    assert_eq!(scratch.succeeds(&["keyspace", "list"]), "default\thashed\t0\n");
+    server.stop();
+}

@@ -1,0 +1,125 @@
+//! Does what a request asks, with an open store. The same code for a command's own store and for a server's.
+//!
+//! Threads: the caller's. Work that takes long asks now and then whether anybody waits for it.
+
+mod costs;
+mod items;
+mod keyspaces;
+mod queries;
+mod storing;
+
+use tapetum::{KeyspaceHandle, Place, Store};
+
+use crate::caller::Caller;
+use crate::failure::Failure;
+use crate::inspect_lines;
+use crate::pipelines::{self, PipelineRun, UnitChoice};
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Bytes of an output that are told at once.
+const PART_BYTES: usize = 4 << 20;
+
+/// An open store, and what messages say about it.
+#[derive(Clone, Copy)]
+pub struct OpenStore<'a> {
+    pub store: &'a Store,
+    pub place: &'a Place,
+    /// Programs of the drive that have threads of their own, and how many.
+    pub compute_units: &'a [(String, u16)],
+}
+
+impl OpenStore<'_> {
+    fn failure(&self, error: tapetum::Error) -> Failure {
+        Failure::of_store(self.store, self.place, error)
+    }
+
+    fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Failure> {
+        self.store.keyspace(name).map_err(|error| self.failure(error))
+    }
+
+    fn units_of(&self, program: &str) -> Option<u16> {
+        self.compute_units.iter().find(|(name, _)| name == program).map(|(_, units)| *units)
+    }
+}
+
+/// Does what is asked, to its end.
+///
+/// # Errors
+/// What was told to the caller before holds. [`crate::failure::FailureKind::Cancelled`], if the caller has left.
+pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
+    match request {
+        Request::Keyspaces { name } => keyspaces::list(open, name.as_deref(), caller),
+        Request::Format { keyspace } => keyspaces::format(open, &keyspace, caller),
+        Request::CreateKeyspace(wanted) => keyspaces::create(open, &wanted),
+        Request::DropKeyspace { name } => open.store.drop_keyspace(&name).map_err(|error| open.failure(error)),
+        Request::RenameKeyspace { from, to } => {
+            open.store.rename_keyspace(&from, &to).map_err(|error| open.failure(error))
+        }
+        Request::SetFormat { keyspace, fields } => keyspaces::set_format(open, &keyspace, fields.as_deref()),
+        Request::CheckFormat { keyspace, fields } => keyspaces::check_format(open, &keyspace, &fields, caller),
+        Request::GrowBlockDevice { name, size_bytes } => keyspaces::grow(open, &name, size_bytes),
+        Request::Get { keyspace, key } => items::get(open, &keyspace, key, caller),
+        Request::Put { keyspace, key, value } => items::put(open, &keyspace, &key, &value),
+        Request::Store { keyspace, items, keeps_existing } => {
+            let keyspace = items::writable(open, &keyspace)?;
+            storing::store(open, &keyspace, &items, keeps_existing, caller)
+        }
+        Request::Delete { keyspace, key } => items::delete(open, &keyspace, &key, caller),
+        Request::Scan { keyspace, range, limit, wanted } => {
+            items::scan(open, &keyspace, items::Scanning { range: range.into(), limit, wanted }, caller)
+        }
+        Request::List { keyspace, prefix, wanted } => items::list(open, &keyspace, &prefix, wanted, caller),
+        Request::Query(asked) => queries::query(open, asked, caller),
+        Request::GetFields(asked) => queries::get_fields(open, &asked, caller),
+        Request::Betweenness(asked) => queries::betweenness(open, &asked, caller),
+        Request::RunPipeline { keyspace, key, pipeline } => run_pipeline(open, &keyspace, &key, &pipeline, caller),
+        Request::Figures => figures(open, caller),
+        Request::Inspect => {
+            let inspection = tapetum::inspect(open.store).map_err(|error| open.failure(error))?;
+            Ok(caller.take(Reply::Figures(inspect_lines::to_lines(&inspection)))?)
+        }
+        Request::Locate { keyspace, key } => {
+            let keyspace = open.keyspace(&keyspace)?.keyspace();
+            let location = tapetum::locate(open.store, keyspace, &key).map_err(|error| open.failure(error))?;
+            Ok(caller.take(Reply::Figures(inspect_lines::location_lines(&location)))?)
+        }
+        Request::Grow { capacity_bytes } => {
+            open.store.resize_capacity(capacity_bytes).map_err(|error| open.failure(error))
+        }
+    }
+}
+
+fn run_pipeline(
+    open: OpenStore<'_>,
+    keyspace: &str,
+    key: &[u8],
+    text: &str,
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    let keyspace = open.keyspace(keyspace)?;
+    let units: Vec<String> = open.compute_units.iter().map(|(name, units)| format!("{name}={units}")).collect();
+    let ran = pipelines::run_item(&keyspace, key, text, UnitChoice { compute_units: &units, pin: false });
+    let ran = ran.map_err(|error| match error.downcast::<tapetum::Error>() {
+        Ok(error) => open.failure(*error),
+        Err(other) => Failure::bad(other.to_string()),
+    })?;
+    let Some(PipelineRun { bytes, stages }) = ran else { return Ok(()) };
+    caller.take(Reply::Stages(stages))?;
+    // As much as a frame may have.
+    for part in bytes.chunks(PART_BYTES) {
+        caller.take(Reply::Bytes(part.to_vec()))?;
+    }
+    Ok(())
+}
+
+fn figures(open: OpenStore<'_>, caller: &mut dyn Caller) -> Result<(), Failure> {
+    let of_store =
+        open.store.stats().figures().into_iter().map(|figure| (figure.name.to_owned(), figure.value.to_string()));
+    let mut figures: Vec<(String, String)> = of_store.collect();
+    let items = open.store.count_items().map_err(|error| open.failure(error))?;
+    figures.extend(items.into_iter().map(|(keyspace, items)| {
+        (format!("keyspace_items:{}", crate::escapes::word(&keyspace.name)), items.to_string())
+    }));
+    Ok(caller.take(Reply::Figures(figures))?)
+}

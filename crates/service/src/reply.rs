@@ -1,0 +1,203 @@
+//! What is answered. Plain data, but for rows of queries, which go through [`crate::caller::Caller::row`].
+
+use serde::{Deserialize, Serialize};
+use tapetum::Expiry;
+use tapetum_drive::engine::StageSnapshot;
+use tapetum_kernels::scan::ScalarType;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    Keyspaces(Vec<KeyspaceRow>),
+    /// The format of records, if it is known.
+    Format(Option<String>),
+    Items(Vec<ItemRow>),
+    Keys(Vec<KeyRow>),
+    Count(u64),
+    /// One of each item that was to be stored, in their order.
+    Verdicts(Vec<Verdict>),
+    /// The columns of the rows that follow.
+    Columns(Vec<Column>),
+    /// How a query went; behind its rows.
+    Queried(Queried),
+    Graph(Graph),
+    Progress {
+        done: u64,
+        of: u64,
+    },
+    Figures(Vec<(String, String)>),
+    Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// What the stages of pipelines have done since the store was opened.
+    Stages(Vec<StageRow>),
+}
+
+/// What became of an item that was to be stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    Stored,
+    /// There was an item of this key, and it was not to be overwritten.
+    Kept,
+    /// The store takes no such item, for this reason.
+    Bad(String),
+    /// It was not stored, for a reason that is not its own.
+    Failed(String),
+}
+
+/// A stage's counters: see [`tapetum_drive::engine::StageSnapshot`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageRow {
+    pub name: String,
+    pub tasks: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub unit_us: u64,
+    pub failures: u64,
+    pub waits: u64,
+}
+
+impl From<StageSnapshot> for StageRow {
+    fn from(stage: StageSnapshot) -> StageRow {
+        let StageSnapshot { name, tasks, bytes_in, bytes_out, unit_us, failures, waits } = stage;
+        StageRow { name, tasks, bytes_in, bytes_out, unit_us, failures, waits }
+    }
+}
+
+impl Reply {
+    /// The figures, if it is those.
+    pub fn into_figures(self) -> Option<Vec<(String, String)>> {
+        if let Reply::Figures(figures) = self { Some(figures) } else { None }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyspaceRow {
+    pub id: u32,
+    pub name: String,
+    /// As people call it.
+    pub kind: String,
+    pub is_ordered: bool,
+    pub is_dropping: bool,
+    /// Of ordered keyspaces, expired ones included.
+    pub items: u64,
+    /// The text of a format; of one of another version it says so.
+    pub format: Option<String>,
+    pub block_device: Option<BlockDeviceSize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockDeviceSize {
+    pub size_bytes: u64,
+    pub group_blocks: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemRow {
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    #[serde(with = "serde_bytes")]
+    pub value: Vec<u8>,
+    pub flags: u32,
+    #[serde(with = "expiry")]
+    pub expiry: Expiry,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRow {
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    pub value_bytes: u64,
+    pub flags: u32,
+    #[serde(with = "expiry")]
+    pub expiry: Expiry,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    pub name: String,
+    /// Its place in a row.
+    pub place: usize,
+    #[serde(with = "scalar_type")]
+    pub scalar_type: ScalarType,
+}
+
+/// How a query went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Queried {
+    pub is_on_host: bool,
+    pub is_row_by_row: bool,
+    /// Threads of the drive that computed; `None` is whoever waited.
+    pub units: Option<u16>,
+    pub records: u64,
+    pub kept: u64,
+    pub misfits: Option<Misfits>,
+    pub commands: u64,
+    pub wake_ups: u64,
+    pub flash_bytes: u64,
+    pub sent_bytes: u64,
+    pub returned_bytes: u64,
+    pub buffered: u64,
+    pub scanned: u64,
+    pub are_groups_chosen: bool,
+    pub are_groups_ordered: bool,
+    pub costs: Costs,
+}
+
+/// Records that do not fit their format.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Misfits {
+    pub count: u64,
+    #[serde(with = "serde_bytes")]
+    pub first_key: Vec<u8>,
+    /// Why the first one does not.
+    pub first_why: String,
+}
+
+/// What passed while a request was served; of a server, for all its clients.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    pub elapsed_us: u64,
+    pub cpu_us: u64,
+    pub flash_bytes: u64,
+    pub to_drive_bytes: u64,
+    pub to_host_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Graph {
+    #[serde(with = "scalar_type")]
+    pub node_type: ScalarType,
+    pub nodes: u64,
+    pub edges: u64,
+    pub sources: u64,
+    /// Rows with a NULL, which are no edges.
+    pub nulls: u64,
+    /// Nodes and their centrality, the greatest first.
+    pub top: Vec<(u64, f64)>,
+    pub queried: Queried,
+}
+
+mod expiry {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use tapetum::Expiry;
+
+    pub fn serialize<S: Serializer>(expiry: &Expiry, serializer: S) -> Result<S::Ok, S::Error> {
+        expiry.millis().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Expiry, D::Error> {
+        u64::deserialize(deserializer).map(Expiry::from_millis)
+    }
+}
+
+mod scalar_type {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use tapetum_kernels::scan::ScalarType;
+
+    pub fn serialize<S: Serializer>(of: &ScalarType, serializer: S) -> Result<S::Ok, S::Error> {
+        (*of as u8).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ScalarType, D::Error> {
+        ScalarType::of_code(u8::deserialize(deserializer)?).ok_or_else(|| D::Error::custom("an unknown type of column"))
+    }
+}

@@ -1,0 +1,267 @@
+//! What can be asked of a store. Plain data: what a program of another machine could send as well.
+//!
+//! A request names keys by their bytes and queries by their text. The variants and their members are a format between two processes of one
+//! version: see [`crate::socket`].
+
+use serde::{Deserialize, Serialize};
+use tapetum::{KeyBound, KeyRange};
+
+use crate::reply::{BlockDeviceSize, ItemRow};
+
+/// What whoever asks must be allowed to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Read,
+    Write,
+    Admin,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// One keyspace and how many items it has; all of them without a name. Answered with [`crate::reply::Reply::Keyspaces`].
+    Keyspaces {
+        name: Option<String>,
+    },
+    /// The format of a keyspace's records.
+    Format {
+        keyspace: String,
+    },
+    CreateKeyspace(CreateKeyspace),
+    DropKeyspace {
+        name: String,
+    },
+    RenameKeyspace {
+        from: String,
+        to: String,
+    },
+    /// Without fields, the format is forgotten.
+    SetFormat {
+        keyspace: String,
+        fields: Option<String>,
+    },
+    /// An error if an item of the keyspace does not fit.
+    CheckFormat {
+        keyspace: String,
+        fields: String,
+    },
+    GrowBlockDevice {
+        name: String,
+        size_bytes: u64,
+    },
+    /// Answered with one item or none.
+    Get {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    /// Refuses an item that does not fit the keyspace's format.
+    Put {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    /// Many items at once, whatever the keyspace's format. Answered with a verdict of each.
+    Store {
+        keyspace: String,
+        items: Vec<ItemRow>,
+        keeps_existing: bool,
+    },
+    /// Answered with the number of items that were deleted: one or none.
+    Delete {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    /// The items of an ordered keyspace, in their order.
+    Scan {
+        keyspace: String,
+        range: Range,
+        limit: Option<u64>,
+        wanted: ScanWanted,
+    },
+    /// The items of any keyspace whose keys begin so, in no order that means anything if it is hashed.
+    List {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        prefix: Vec<u8>,
+        wanted: ListWanted,
+    },
+    /// Columns, rows and a report.
+    Query(Query),
+    /// The same of one record; a report only if there is such a key.
+    GetFields(GetFields),
+    Betweenness(Betweenness),
+    /// An item through a pipeline of the drive's programs. Answered with bytes, if there is such an item, and stages.
+    RunPipeline {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        pipeline: String,
+    },
+    /// The store's figures, and the number of items of each keyspace.
+    Figures,
+    /// What the store holds, as lines of [`crate::inspect_lines`].
+    Inspect,
+    /// Where a key lives, as such lines.
+    Locate {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    Grow {
+        capacity_bytes: u64,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CreateKeyspace {
+    pub name: String,
+    pub is_ordered: bool,
+    pub block_device: Option<BlockDeviceSize>,
+    /// Whether it may be there already, of the same kind.
+    pub may_exist: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ScanWanted {
+    Items,
+    Count,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListWanted {
+    Keys,
+    Items,
+}
+
+/// A range of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    pub from: Bound,
+    pub to: Bound,
+    pub is_reverse: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Bound {
+    #[default]
+    Unbounded,
+    Included(#[serde(with = "serde_bytes")] Vec<u8>),
+    Excluded(#[serde(with = "serde_bytes")] Vec<u8>),
+}
+
+/// A query's text: see [`tapetum::query::QueryText`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueryWords {
+    /// The format of the records.
+    pub fields: String,
+    pub condition: Option<String>,
+    pub select: String,
+    pub group_by: Option<String>,
+    pub having: Option<String>,
+    pub order_by: Option<String>,
+    pub limit: Option<u64>,
+    /// Whether records that do not fit are left out and counted; else the first ends the query.
+    pub skips_misfits: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Side {
+    Drive,
+    /// Each row by itself.
+    DriveByRecord,
+    Host,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Query {
+    pub keyspace: String,
+    pub words: QueryWords,
+    pub range: Range,
+    pub side: Side,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GetFields {
+    pub keyspace: String,
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    pub words: QueryWords,
+    pub side: Side,
+}
+
+/// Betweenness of the nodes of a graph: see [`tapetum::GraphOptions`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Betweenness {
+    pub keyspace: String,
+    /// Its rows are edges: the node that each leads from, and that to which it leads.
+    pub words: QueryWords,
+    pub side: Side,
+    pub is_undirected: bool,
+    pub is_normalized: bool,
+    pub sources: Sources,
+    pub seed: u64,
+    pub top: u32,
+    pub memory_bytes: u64,
+    pub parts: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sources {
+    Automatic,
+    Exact,
+    Samples(u32),
+}
+
+impl Request {
+    /// What whoever asks must be allowed to do, and with which keyspace; without one, with the store.
+    pub fn needs(&self) -> (Role, Option<&str>) {
+        match self {
+            Request::Keyspaces { name } => (Role::Read, name.as_deref()),
+            Request::Format { keyspace }
+            | Request::CheckFormat { keyspace, .. }
+            | Request::Get { keyspace, .. }
+            | Request::RunPipeline { keyspace, .. }
+            | Request::Locate { keyspace, .. }
+            | Request::Scan { keyspace, .. }
+            | Request::List { keyspace, .. }
+            | Request::Query(Query { keyspace, .. })
+            | Request::GetFields(GetFields { keyspace, .. })
+            | Request::Betweenness(Betweenness { keyspace, .. }) => (Role::Read, Some(keyspace)),
+            Request::Store { keyspace, .. } | Request::Put { keyspace, .. } | Request::Delete { keyspace, .. } => {
+                (Role::Write, Some(keyspace))
+            }
+            Request::CreateKeyspace(CreateKeyspace { name, .. })
+            | Request::DropKeyspace { name }
+            | Request::RenameKeyspace { from: name, .. }
+            | Request::SetFormat { keyspace: name, .. }
+            | Request::GrowBlockDevice { name, .. } => (Role::Admin, Some(name)),
+            Request::Figures | Request::Inspect => (Role::Read, None),
+            Request::Grow { .. } => (Role::Admin, None),
+        }
+    }
+}
+
+impl From<KeyRange> for Range {
+    fn from(range: KeyRange) -> Range {
+        let bound = |bound| match bound {
+            KeyBound::Unbounded => Bound::Unbounded,
+            KeyBound::Included(key) => Bound::Included(key),
+            KeyBound::Excluded(key) => Bound::Excluded(key),
+        };
+        Range { from: bound(range.from), to: bound(range.to), is_reverse: range.is_reverse }
+    }
+}
+
+impl From<Range> for KeyRange {
+    fn from(range: Range) -> KeyRange {
+        let bound = |bound| match bound {
+            Bound::Unbounded => KeyBound::Unbounded,
+            Bound::Included(key) => KeyBound::Included(key),
+            Bound::Excluded(key) => KeyBound::Excluded(key),
+        };
+        KeyRange { from: bound(range.from), to: bound(range.to), is_reverse: range.is_reverse }
+    }
+}

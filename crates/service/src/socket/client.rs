@@ -1,0 +1,169 @@
+//! The command's side of the socket.
+//!
+//! Threads: one. It looks every now and then whether its caller still wants the answer.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::frame::{
+    self, ANSWER_BYTES_MAX, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION,
+};
+use super::path::SocketPath;
+use super::rows::RowReader;
+use crate::caller::{Caller, CallerLeft, Gathering};
+use crate::failure::{Failure, FailureKind};
+use crate::reply::Reply;
+use crate::request::{Request, Role};
+
+/// How often it looks whether its caller has left.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A connection with a running server.
+pub struct Connection {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+impl Connection {
+    /// Connects with the server at `path`; `None` if none listens there.
+    ///
+    /// # Errors
+    /// If something else listens there, or a server of another version.
+    pub fn open(path: &Path) -> Result<Option<Connection>, Failure> {
+        let unusable = |error: io::Error| {
+            let told = format!("the server's socket {} cannot be used: {error}", path.display());
+            Failure::new(FailureKind::Unavailable, told)
+        };
+        let connected = SocketPath::of(path).and_then(|socket| UnixStream::connect(socket.short()));
+        let stream = match connected {
+            Ok(stream) => stream,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(unusable(error)),
+        };
+        stream.set_read_timeout(Some(LOOK)).map_err(unusable)?;
+        let mut connection = Connection { stream, path: path.into() };
+        connection.greet()?;
+        Ok(Some(connection))
+    }
+
+    fn greet(&mut self) -> Result<(), Failure> {
+        // What the server says is what counts, if it has ended before all was written: it may be full.
+        let _ = self.stream.write_all(&frame::greeting());
+        let mut head = [0; GREETING_BYTES];
+        self.fill(&mut head, &mut Gathering::default(), Role::Read)?;
+        let Some(head) = GreetingHead::parse(head) else {
+            let told = format!("{} is no socket of a tapetum server: move it away", self.path.display());
+            return Err(Failure::new(FailureKind::Unavailable, told));
+        };
+        let mut version = vec![0; head.version_bytes];
+        self.fill(&mut version, &mut Gathering::default(), Role::Read)?;
+        if head.protocol_version == PROTOCOL_VERSION {
+            return Ok(());
+        }
+        let (version, own) = (String::from_utf8_lossy(&version).into_owned(), env!("CARGO_PKG_VERSION"));
+        let told = format!(
+            "the running server is tapetum {version} (protocol {}), this command is {own} (protocol {PROTOCOL_VERSION}): use the \
+             server's own, or restart it with this one",
+            head.protocol_version
+        );
+        Err(Failure::new(FailureKind::OtherVersion, told))
+    }
+
+    /// Asks, and hands the answer on to the caller. After a failure that is [`FailureKind::Cancelled`] or [`FailureKind::Unavailable`] the
+    /// connection may be of no more use.
+    ///
+    /// # Errors
+    /// The server's, or of the connection.
+    pub fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure> {
+        let (role, _) = request.needs();
+        let frame = frame::framed_data(FrameKind::Request, request).map_err(|error| self.broken(&error, role))?;
+        // As in a greeting.
+        let _ = self.stream.write_all(&frame);
+        let mut rows = RowReader::default();
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            self.fill(&mut head, caller, role)?;
+            let head = FrameHead::parse(head, ANSWER_BYTES_MAX).map_err(|why| self.nonsense(&why))?;
+            let mut body = vec![0; head.body_bytes];
+            self.fill(&mut body, caller, role)?;
+            match head.kind {
+                FrameKind::Reply => {
+                    let reply = postcard::from_bytes(&body).map_err(|error| self.nonsense(&error.to_string()))?;
+                    caller.take(in_order(reply))?;
+                }
+                FrameKind::Rows => {
+                    let read = rows.read(body, &mut |values| caller.row(values));
+                    read.map_err(|error| self.nonsense(&error.to_string()))?;
+                    if caller.has_left() {
+                        return Err(CallerLeft.into());
+                    }
+                }
+                FrameKind::Done => return Ok(()),
+                FrameKind::Failed => {
+                    let failure = postcard::from_bytes(&body).map_err(|error| self.nonsense(&error.to_string()))?;
+                    return Err(failure);
+                }
+                FrameKind::Request => return Err(self.nonsense("a request from a server")),
+            }
+        }
+    }
+
+    /// Asks for what is told in few replies.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
+    pub fn gather(&mut self, request: Request) -> Result<Vec<Reply>, Failure> {
+        let mut gathering = Gathering::default();
+        self.call(&request, &mut gathering)?;
+        Ok(gathering.replies)
+    }
+
+    /// Reads until `buffer` is full, or the caller leaves.
+    fn fill(&mut self, buffer: &mut [u8], caller: &mut dyn Caller, role: Role) -> Result<(), Failure> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.stream.read(&mut buffer[filled..]) {
+                Ok(0) => return Err(self.broken(&io::ErrorKind::UnexpectedEof.into(), role)),
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if caller.has_left() {
+                        return Err(CallerLeft.into());
+                    }
+                }
+                Err(error) => return Err(self.broken(&error, role)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection broke before the answer was whole.
+    fn broken(&self, error: &io::Error, role: Role) -> Failure {
+        let doubt = match role {
+            Role::Read => "ask again when it serves again",
+            Role::Write | Role::Admin => "it may or may not have been done: look when it serves again",
+        };
+        let told = format!("the server at {} ended before it had answered ({error}): {doubt}", self.path.display());
+        Failure::new(FailureKind::Unavailable, told)
+    }
+
+    fn nonsense(&self, why: &str) -> Failure {
+        let told = format!("the server at {} answered with what makes no sense: {why}", self.path.display());
+        Failure::new(FailureKind::Unavailable, told)
+    }
+}
+
+/// Rows come with their columns in order.
+fn in_order(reply: Reply) -> Reply {
+    match reply {
+        Reply::Columns(mut columns) => {
+            columns.iter_mut().enumerate().for_each(|(place, column)| column.place = place);
+            Reply::Columns(columns)
+        }
+        reply => reply,
+    }
+}

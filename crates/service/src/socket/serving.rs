@@ -1,0 +1,217 @@
+//! One client of the socket: greets it, and does what it asks, one request after the other.
+//!
+//! A client that goes away is noticed while its request is served, and so is a store that is wanted back. One that reads nothing holds one
+//! part of its answer, and whoever needs the flash that its query holds takes it.
+//!
+//! Threads: one for each client.
+
+#![allow(clippy::disallowed_methods)] // Clocks that decide when to look, and nothing that is kept.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tapetum_kernels::scan::Scalar;
+
+use super::frame::{
+    self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX, framed,
+    framed_data,
+};
+use super::listener::{CLIENTS_MAX, ListenerShared};
+use super::rows::RowWriter;
+use crate::caller::{Caller, CallerLeft};
+use crate::execute::{OpenStore, execute};
+use crate::failure::{Failure, FailureKind};
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// How often it looks whether the client, or the store, has gone.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
+/// A client says which version it is within this time.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// What those are told who speak something else.
+const NOT_FOR_PEOPLE: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
+    this socket is for the commands of tapetum: see `tapetum help`\r\n";
+
+/// Serves a client until it goes, or the server stops.
+pub fn serve(stream: &UnixStream, shared: &ListenerShared) {
+    // A client that breaks off has no one to be told to.
+    if let Err(error) = serve_requests(stream, shared) {
+        tracing::debug!("a command's connection ended: {error}");
+    }
+}
+
+/// Tells one client too many to come again.
+pub fn refuse_full(mut stream: &UnixStream) {
+    let told = format!("the server serves {CLIENTS_MAX} commands already: try again when one has ended");
+    let frame = framed_data(FrameKind::Failed, &Failure::new(FailureKind::Unavailable, told)).unwrap_or_default();
+    // It may have gone already.
+    let _ = stream.write_all(&[frame::greeting(), frame].concat());
+}
+
+fn serve_requests(mut stream: &UnixStream, shared: &ListenerShared) -> io::Result<()> {
+    stream.set_write_timeout(Some(LOOK))?;
+    if !greet(stream)? {
+        return Ok(());
+    }
+    stream.set_read_timeout(None)?;
+    while let Some(head) = next_head(stream)? {
+        let mut caller = SocketCaller::new(stream, shared);
+        let done = match FrameHead::parse(head, REQUEST_BYTES_MAX) {
+            Ok(FrameHead { kind: FrameKind::Request, body_bytes }) => {
+                let mut body = vec![0; body_bytes];
+                stream.read_exact(&mut body)?;
+                done(&body, shared, &mut caller)
+            }
+            Ok(_) => Err(Failure::bad("that is no request")),
+            Err(why) => Err(Failure::bad(why)),
+        };
+        // What comes behind a frame that makes no sense makes none either.
+        let is_nonsense =
+            matches!(&done, Err(failure) if failure.kind == FailureKind::BadRequest && !caller.is_understood);
+        let end = match done {
+            Ok(()) => framed(FrameKind::Done, &[]),
+            Err(failure) => framed_data(FrameKind::Failed, &failure),
+        };
+        caller.write(&end?)?;
+        if is_nonsense {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Whether the client is of this version.
+fn greet(mut stream: &UnixStream) -> io::Result<bool> {
+    stream.set_read_timeout(Some(GREETING_PATIENCE))?;
+    let mut head = [0; GREETING_BYTES];
+    stream.read_exact(&mut head)?;
+    let Some(head) = GreetingHead::parse(head) else {
+        stream.write_all(NOT_FOR_PEOPLE)?;
+        return Ok(false);
+    };
+    stream.read_exact(&mut vec![0; head.version_bytes])?;
+    stream.write_all(&frame::greeting())?;
+    // One of another version reads which this is, and says so.
+    Ok(head.protocol_version == PROTOCOL_VERSION)
+}
+
+/// The head of the next frame; `None` when the client has nothing more to ask.
+fn next_head(mut stream: &UnixStream) -> io::Result<Option<[u8; HEAD_BYTES]>> {
+    let mut head = [0; HEAD_BYTES];
+    match stream.read(&mut head[..1])? {
+        0 => Ok(None),
+        _ => stream.read_exact(&mut head[1..]).map(|()| Some(head)),
+    }
+}
+
+fn done(body: &[u8], shared: &ListenerShared, caller: &mut SocketCaller<'_>) -> Result<(), Failure> {
+    let request: Request = postcard::from_bytes(body)
+        .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))?;
+    caller.is_understood = true;
+    let gone = |error: tapetum::Error| Failure::new(FailureKind::Unavailable, error.to_string());
+    let store = shared.source.store().map_err(gone)?;
+    let (store, place, compute_units) = (&*store, &shared.place, &shared.compute_units[..]);
+    let done = execute(OpenStore { store, place, compute_units }, request, caller);
+    match (done, shared.source.store()) {
+        (Err(_), _) if shared.is_stopping.load(Ordering::Acquire) => {
+            Err(Failure::new(FailureKind::Unavailable, "the server stops: ask again when it serves again"))
+        }
+        // The reason is a better one.
+        (Err(Failure { kind: FailureKind::Cancelled, .. }), Err(error)) => Err(gone(error)),
+        (done, _) => done.and_then(|()| Ok(caller.finish_rows()?)),
+    }
+}
+
+/// A client that waits for an answer.
+struct SocketCaller<'a> {
+    stream: &'a UnixStream,
+    shared: &'a ListenerShared,
+    rows: Option<RowWriter>,
+    /// When it was last looked for.
+    looked: Instant,
+    has_left: bool,
+    /// Whether what it asked was a request.
+    is_understood: bool,
+}
+
+impl<'a> SocketCaller<'a> {
+    fn new(stream: &'a UnixStream, shared: &'a ListenerShared) -> SocketCaller<'a> {
+        SocketCaller { stream, shared, rows: None, looked: Instant::now(), has_left: false, is_understood: false }
+    }
+
+    /// Writes all of it, or as much as a client takes that stays, and a store that is not wanted back.
+    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.looks_gone() {
+                        return Err(io::ErrorKind::ConnectionAborted.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, frame: io::Result<Vec<u8>>) -> Result<(), CallerLeft> {
+        let sent = frame.and_then(|frame| self.write(&frame));
+        self.has_left |= sent.is_err();
+        sent.map_err(|_| CallerLeft)
+    }
+
+    fn send_rows(&mut self, part: &[u8]) -> Result<(), CallerLeft> {
+        if part.is_empty() { Ok(()) } else { self.send(framed(FrameKind::Rows, part)) }
+    }
+
+    /// Sends what is left of the rows.
+    fn finish_rows(&mut self) -> Result<(), CallerLeft> {
+        let Some(rows) = self.rows.take() else { return Ok(()) };
+        let last = rows.finish().map_err(|_| CallerLeft)?;
+        self.send_rows(&last)
+    }
+
+    fn looks_gone(&self) -> bool {
+        let mut polled = [PollFd::new(self.stream, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_away = poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0);
+        is_away || self.shared.is_stopping.load(Ordering::Acquire) || self.shared.source.store().is_err()
+    }
+}
+
+impl Caller for SocketCaller<'_> {
+    fn take(&mut self, reply: Reply) -> Result<(), CallerLeft> {
+        if let Reply::Columns(columns) = &reply {
+            self.rows = Some(RowWriter::new(columns).map_err(|_| CallerLeft)?);
+        } else {
+            self.finish_rows()?;
+        }
+        self.send(framed_data(FrameKind::Reply, &reply))
+    }
+
+    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
+        if self.has_left {
+            return;
+        }
+        let Some(rows) = &mut self.rows else { unreachable!("rows come behind their columns") };
+        match rows.push(values) {
+            Ok(None) => {}
+            // What could not be sent is noticed by whoever asks whether it has left.
+            Ok(Some(part)) => drop(self.send_rows(&part)),
+            Err(_) => self.has_left = true,
+        }
+    }
+
+    fn has_left(&mut self) -> bool {
+        if !self.has_left && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.has_left = self.looks_gone();
+        }
+        self.has_left
+    }
+}
