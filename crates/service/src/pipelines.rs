@@ -230,7 +230,8 @@ pub fn run_item(
         return Ok(item.map(|item| PipelineRun { bytes: item.value, stages: rows(keyspace.store().stage_counters()) }));
     }
     let is_digest = is_digest(&identity, &stages);
-    let pipeline = ItemPipeline { stages, output_bytes_max: NEAR_OUTPUT_BYTES_MAX, ..ItemPipeline::default() };
+    let (output_bytes_max, application) = (NEAR_OUTPUT_BYTES_MAX, keyspace.application());
+    let pipeline = ItemPipeline { stages, output_bytes_max, application, ..ItemPipeline::default() };
     match keyspace.get_through(key, &pipeline) {
         Ok(None) => Ok(None),
         Ok(Some(out)) => {

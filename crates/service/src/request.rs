@@ -99,6 +99,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
         pipeline: String,
+        application: Option<String>,
     },
     /// The store's figures, and the number of items of each keyspace.
     Figures,
@@ -181,6 +182,8 @@ pub struct Query {
     pub words: QueryWords,
     pub range: Range,
     pub side: Side,
+    /// Whose work it is at the drive; without a name, nobody's in particular.
+    pub application: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,6 +193,7 @@ pub struct GetFields {
     pub key: Vec<u8>,
     pub words: QueryWords,
     pub side: Side,
+    pub application: Option<String>,
 }
 
 /// Betweenness of the nodes of a graph: see [`tapetum::GraphOptions`].
@@ -199,6 +203,7 @@ pub struct Betweenness {
     /// Its rows are edges: the node that each leads from, and that to which it leads.
     pub words: QueryWords,
     pub side: Side,
+    pub application: Option<String>,
     pub is_undirected: bool,
     pub is_normalized: bool,
     pub sources: Sources,

@@ -53,7 +53,7 @@ impl Cli {
 pub enum Command {
     /// Serve clients, until SIGTERM, SIGINT or SIGHUP
     Serve(ServeArguments),
-    /// Store a value, without a server
+    /// Store a value
     #[command(after_help = KEY_HELP)]
     Put {
         /// The key: the values of its fields, with commas between them, or its bytes as `list` prints them
@@ -67,9 +67,9 @@ pub enum Command {
         #[command(flatten)]
         creation: CreationArguments,
     },
-    /// Print a value, or fields of it, without a server
+    /// Print a value, or fields of it
     Get(GetArguments),
-    /// Delete a key, without a server
+    /// Delete a key
     #[command(after_help = KEY_HELP)]
     Delete {
         /// The key: the values of its fields, with commas between them, or its bytes as `list` prints them
@@ -175,10 +175,10 @@ pub enum Command {
     /// Print the lines of a database that is made, or put them into a store
     #[command(subcommand)]
     Generate(GenerateCommand),
-    /// Print the items of an ordered keyspace in the order of their keys, or what a query says of any keyspace, without a server
+    /// Print the items of an ordered keyspace in the order of their keys, or what a query says of any keyspace
     #[command(after_help = SCAN_HELP)]
     Scan(ScanArguments),
-    /// Analyse the graph whose edges are records of a keyspace, without a server
+    /// Analyse the graph whose edges are records of a keyspace
     #[command(subcommand)]
     Graph(GraphCommand),
     /// Look inside a store, or a running server: superblock, manifest and segments, or where a key lives
@@ -204,7 +204,7 @@ pub enum Command {
         #[command(flatten)]
         store: StoreArguments,
     },
-    /// Make, list, describe, drop and rename the keyspaces of a store, while no server runs on it
+    /// Make, list, describe, drop and rename the keyspaces of a store
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
     /// Give a store more flash, or a running server more or less memory

@@ -143,19 +143,18 @@ fn run(command: Command) -> Outcome {
             keyspace,
             file,
             compute_units,
+            application,
             pin,
             stats,
             store,
             ..
         }) => {
             let choice = UnitChoice { compute_units: &compute_units, pin };
-            let ran = run_pipeline(
-                &pipeline,
-                key.as_deref(),
-                file.as_deref(),
-                choice,
-                KeyspaceTarget::new(&store, &keyspace),
-            )?;
+            let target = KeyspaceTarget::new(&store, &keyspace);
+            let ran = match file {
+                Some(file) => run_pipeline(&pipeline, &file, choice)?,
+                None => run_item_pipeline(&pipeline, &key.unwrap_or_default(), choice, application, target)?,
+            };
             if stats {
                 // An error of standard error is ignored: the output matters.
                 let _ = write!(io::stderr(), "{}", pipelines::stage_lines(&ran.stages));
@@ -441,26 +440,21 @@ fn list_lines(
     lines.finish(asked)
 }
 
-/// Runs a pipeline over an item or a file.
-fn run_pipeline(
-    text: &str,
-    key: Option<&str>,
-    file: Option<&Path>,
-    choice: UnitChoice<'_>,
-    target: KeyspaceTarget<'_>,
-) -> Result<PipelineRun, Box<dyn Error>> {
-    let bytes = match (key, file) {
-        (_, Some(file)) if file == Path::new("-") => read_input()?,
-        (_, Some(file)) => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
-        (key, None) => return run_item_pipeline(text, key.unwrap_or_default(), choice, target),
+/// Runs a pipeline over a file.
+fn run_pipeline(text: &str, file: &Path, choice: UnitChoice<'_>) -> Result<PipelineRun, Box<dyn Error>> {
+    let bytes = match file == Path::new("-") {
+        true => read_input()?,
+        false => fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?,
     };
     Ok(pipelines::run(text, choice, &bytes)?)
 }
 
+/// Runs a pipeline over an item.
 fn run_item_pipeline(
     text: &str,
     key: &str,
     choice: UnitChoice<'_>,
+    application: Option<String>,
     target: KeyspaceTarget<'_>,
 ) -> Result<PipelineRun, Box<dyn Error>> {
     let KeyspaceTarget { store, keyspace } = target;
@@ -468,7 +462,8 @@ fn run_item_pipeline(
     let options = Options { compute_units: units, pin_units: choice.pin, ..offline_options(store) };
     let mut reached = Reached::new(store, &options, Access::Read)?;
     let pipeline = text.to_owned();
-    let request = Request::RunPipeline { keyspace: keyspace.into(), key: reached.key(keyspace, key)?, pipeline };
+    let key_bytes = reached.key(keyspace, key)?;
+    let request = Request::RunPipeline { keyspace: keyspace.into(), key: key_bytes, pipeline, application };
     let (mut found, mut run) = (false, PipelineRun { bytes: Vec::new(), stages: Vec::new() });
     for reply in reached.gather(request)? {
         match reply {

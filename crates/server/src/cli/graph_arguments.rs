@@ -47,6 +47,9 @@ pub struct BetweennessArguments {
     /// Threads of the drive that share the work
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub units: Option<u8>,
+    /// Count the work as that of an application of the running server, and give it that one's share of the drive: see `serve --weight`
+    #[arg(long, value_name = "NAME")]
+    pub application: Option<String>,
     /// Memory for the graph, beside the store's
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = memory)]
     pub graph_memory: u64,

@@ -91,6 +91,7 @@ fn betweenness(
         keyspace: arguments.edges.keyspace.clone(),
         words,
         side: arguments.run.into(),
+        application: arguments.application.clone(),
         is_undirected: arguments.undirected,
         is_normalized: arguments.normalized,
         sources: match (arguments.exact, arguments.samples) {

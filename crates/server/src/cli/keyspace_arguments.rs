@@ -99,8 +99,8 @@ pub enum KeyspaceCommand {
 
 const KEYSPACE_HELP: &str = "\
 A keyspace has keys of its own: others do not see them, and flush_all of one leaves the others as they are. Every store has
-the keyspace default, which is neither dropped nor renamed. Keyspaces are created, listed, described, dropped and renamed while no server runs on
-the data; `tapetum serve --keyspace NAME` serves one.";
+the keyspace default, which is neither dropped nor renamed. A running server
+does all of this too; `tapetum serve --keyspace NAME` shows one to memcached clients.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IndexArgument {

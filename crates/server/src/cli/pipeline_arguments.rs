@@ -26,6 +26,9 @@ pub enum PipelineCommand {
         /// Threads of their own for programs: PROGRAM=NUMBER, with commas between them, such as zstd=1,sha256=2
         #[arg(long, value_name = "UNITS", value_delimiter = ',')]
         compute_units: Vec<String>,
+        /// Count the work as that of an application of the running server, and give it that one's share of the drive: see `serve --weight`
+        #[arg(long, value_name = "NAME", conflicts_with = "file")]
+        application: Option<String>,
         /// Pin these threads, each to a core
         #[arg(long, requires = "compute_units")]
         pin: bool,

@@ -100,6 +100,7 @@ fn query(reached: &mut Reached, format: &Format, arguments: &ScanArguments) -> O
         words: words(format, arguments)?,
         range: arguments.range(&KeyText::new(Some(format)))?.into(),
         side: side(arguments)?,
+        application: arguments.query.application.clone(),
     });
     let Some(queried) = rows_of(reached, request, arguments.row_format()?)? else { return Ok(()) };
     let mut told = std::io::stderr();
@@ -142,6 +143,7 @@ pub fn get_fields(arguments: &GetArguments) -> Outcome {
         key: KeyText::new(Some(&format)).key(key)?,
         words: QueryWords { fields: format.to_string(), select, ..QueryWords::default() },
         side: arguments.run.into(),
+        application: None,
     });
     let Some(queried) = rows_of(&mut reached, request, arguments.format)? else { return Err(not_found(key).into()) };
     if arguments.explain {

@@ -82,6 +82,9 @@ pub struct QueryArguments {
     /// Threads of the drive that look at records; none: the command's own thread does
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub units: Option<u8>,
+    /// Count the work as that of an application of the running server, and give it that one's share of the drive: see `serve --weight`
+    #[arg(long, value_name = "NAME")]
+    pub application: Option<String>,
     /// How a record is handled that does not fit the fields
     #[arg(long, value_enum, default_value = "fail")]
     pub on_error: OnError,

@@ -30,6 +30,7 @@ use crate::store::store_slot::StoreSlot;
 use crate::{machine, os, service_manager};
 use tapetum_service::item_limit;
 use tapetum_service::opening::{self, OpenError};
+use tapetum_service::pipelines;
 use tapetum_service::socket::listener::{ServiceListener, StoreSource};
 use tapetum_service::{escapes, size};
 
@@ -65,7 +66,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     arguments.check_memory_parts()?;
     let progress = Arc::new(WarmProgress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
-    let options = open_options(arguments);
+    let options = open_options(arguments)?;
     let place = arguments.store.place();
     let keyspaces = arguments.keyspaces()?;
     keyspaces.iter().try_for_each(|keyspace| expect_store_of(&place, keyspace))?;
@@ -105,7 +106,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     say_durability(arguments);
     warn_of_memory(arguments.memory());
     warn_of_strangers(&server);
-    say_addresses(&server, memcached_count, &place);
+    say_addresses(&server, memcached_count, &place, service.as_ref());
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
@@ -195,8 +196,11 @@ fn server_options(
     })
 }
 
-fn open_options(arguments: &ServeArguments) -> tapetum::Options {
-    tapetum::Options {
+fn open_options(arguments: &ServeArguments) -> Result<tapetum::Options, Box<dyn Error>> {
+    Ok(tapetum::Options {
+        compute_units: pipelines::named_units(&arguments.compute_units)?,
+        pin_units: arguments.pin,
+        weights: arguments.weight.clone(),
         memory_bytes: Some(arguments.memory()),
         memory_beside: opening::front_bytes,
         write_buffer_bytes: arguments.write_buffer,
@@ -211,7 +215,7 @@ fn open_options(arguments: &ServeArguments) -> tapetum::Options {
         create: true,
         capacity_bytes: arguments.capacity.capacity,
         ..offline_options(&arguments.store)
-    }
+    })
 }
 
 /// The options of each memcached listener.
@@ -335,7 +339,11 @@ fn of_strangers(addresses: impl Iterator<Item = SocketAddr>) -> Option<String> {
     })
 }
 
-fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place) {
+fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place, service: Option<&ServiceListener>) {
+    if let Some(service) = service {
+        let (path, socket) = (place.path(), service.path());
+        tracing::info!("tapetum {VERSION} serves {} to commands at {}", path.display(), socket.display());
+    }
     for (number, address) in server.addresses().into_iter().enumerate() {
         let path = place.path();
         let path = path.display();

@@ -54,6 +54,17 @@ pub struct ServeArguments {
     #[arg(long, value_name = "N", default_value = "0",
           value_parser = clap::value_parser!(u8).range(0..=DRIVE_THREADS_MAX as i64))]
     pub drive_threads: u8,
+    /// Threads of the drive for its programs, which queries, graphs, pipelines and pictures of all clients share: PROGRAM=NUMBER, with
+    /// commas between them, such as scan=2,zstd=1; without, whoever waits for one computes it
+    #[arg(long, value_name = "UNITS", value_delimiter = ',')]
+    pub compute_units: Vec<String>,
+    /// Pin these threads, each to a core
+    #[arg(long, requires = "compute_units")]
+    pub pin: bool,
+    /// Applications and their weights, by which the time of these threads is divided while several wait: NAME=WEIGHT, 1 to 1024, with
+    /// commas between them; `scan`, `graph` and `pipeline run` say with --application whose they are
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', requires = "compute_units", value_parser = weight)]
+    pub weight: Vec<(String, u32)>,
     /// Other defaults, for a cache: --sync everysec, --full evict, and half of --memory as --tier
     #[arg(long)]
     pub cache: bool,
@@ -109,6 +120,12 @@ pub struct ServeArguments {
     pub item_size: Option<u64>,
 }
 
+/// `NAME=WEIGHT`. How large a weight may be is said when the store is opened.
+fn weight(text: &str) -> Result<(String, u32), String> {
+    let named = text.split_once('=').and_then(|(name, weight)| Some((name.to_owned(), weight.parse().ok()?)));
+    named.ok_or_else(|| "give NAME=WEIGHT, such as train=4".into())
+}
+
 /// Requests in datagrams. Sizes are for strangers: a sender's address can be forged, and they are the ones it may be.
 #[derive(Debug, Args)]
 struct UdpArguments {
@@ -138,11 +155,6 @@ impl ServeArguments {
             return Err(
                 "--udp takes memcached's requests, and --memcached none serves no such clients: leave one of them out"
                     .into(),
-            );
-        }
-        if is_none && self.nbd.is_empty() {
-            return Err(
-                "--memcached none leaves nothing to serve: give --nbd ADDR, for the clients of block devices".into()
             );
         }
         let at = self.memcached.iter().filter_map(|listening| match listening {

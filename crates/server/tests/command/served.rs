@@ -300,6 +300,47 @@ fn more_clients_than_are_let_in_are_told_to_come_again() {
     server.stop();
 }
 
+/// The value of a figure in what `tapetum stats` prints.
+fn figure(stats: &str, name: &str) -> u64 {
+    let line = stats.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {stats}")).parse().unwrap()
+}
+
+#[test]
+fn the_drives_threads_are_shared_by_applications_and_each_is_counted() {
+    let scratch = Scratch::new("units");
+    much(&scratch);
+    let server = scratch.serve(&["--compute-units", "scan=1,zstd=1", "--weight", "train=4,report=1"]);
+    let query = ["scan", "much", "--fields", "key: k string; value: v string", "--select", "count(*)", "--explain"];
+    for (application, times) in [("train", 3), ("report", 1)] {
+        for _ in 0..times {
+            let output = scratch.run(&[&query[..], &["--application", application]].concat(), b"");
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && told.contains("by 1 units of the drive"), "{told}");
+        }
+    }
+    let stats = scratch.succeeds(&["stats"]);
+    let pipelines = |application: &str| figure(&stats, &format!("application_pipelines:{application}"));
+    assert!(pipelines("train") >= 3 * pipelines("report") && pipelines("report") > 0, "{stats}");
+    assert_eq!(figure(&stats, "application_weight:train"), 4);
+    assert!(figure(&stats, "stage_tasks:scan") > 0);
+    let unknown = failed(scratch.run(&[&query[..], &["--application", "trian"]].concat(), b""));
+    assert!(unknown.contains("default, train, report"), "{unknown}");
+    server.stop();
+    let error = failed(scratch.run(&["serve", "--memcached", "none", "--compute-units", "gzip=1"], b""));
+    assert!(error.contains("no program \"gzip\""), "{error}");
+}
+
+#[test]
+fn a_server_may_be_there_for_commands_alone() {
+    let scratch = Scratch::new("alone");
+    let mut command = scratch.command(&["serve", "--memcached", "none", "--memory", "64MiB", "--capacity", "128MiB"]);
+    let mut server = Served::start_when(&mut command, "to commands at").child;
+    scratch.succeeds(&["put", "key", "value"]);
+    assert_eq!(scratch.succeeds(&["get", "key"]), "value");
+    stop(&mut server);
+}
+
 /// A store with so many items that they do not fit a socket's buffers.
 fn much(scratch: &Scratch) {
     scratch.succeeds(&[

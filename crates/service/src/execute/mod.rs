@@ -11,6 +11,7 @@ mod storing;
 use tapetum::{KeyspaceHandle, Place, Store};
 
 use crate::caller::Caller;
+use crate::escapes::word;
 use crate::failure::Failure;
 use crate::inspect_lines;
 use crate::pipelines::{self, PipelineRun, UnitChoice};
@@ -36,6 +37,21 @@ impl OpenStore<'_> {
 
     fn keyspace(&self, name: &str) -> Result<KeyspaceHandle, Failure> {
         self.store.keyspace(name).map_err(|error| self.failure(error))
+    }
+
+    /// A keyspace, for work at the drive that is an application's.
+    fn keyspace_for(&self, name: &str, application: Option<&str>) -> Result<KeyspaceHandle, Failure> {
+        let keyspace = self.keyspace(name)?;
+        let Some(application) = application else { return Ok(keyspace) };
+        let known = self.store.applications();
+        if !known.iter().any(|known| known.name == application) {
+            let names: Vec<&str> = known.iter().map(|application| &application.name[..]).collect();
+            return Err(Failure::bad(format!(
+                "there is no application {application:?}: `tapetum serve --compute-units … --weight {application}=N` has it; now there are: {}",
+                names.join(", ")
+            )));
+        }
+        Ok(keyspace.of_application(self.store.application(application).map_err(|error| self.failure(error))?))
     }
 
     fn units_of(&self, program: &str) -> Option<u16> {
@@ -73,7 +89,10 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::Query(asked) => queries::query(open, asked, caller),
         Request::GetFields(asked) => queries::get_fields(open, &asked, caller),
         Request::Betweenness(asked) => queries::betweenness(open, &asked, caller),
-        Request::RunPipeline { keyspace, key, pipeline } => run_pipeline(open, &keyspace, &key, &pipeline, caller),
+        Request::RunPipeline { keyspace, key, pipeline, application } => {
+            let keyspace = open.keyspace_for(&keyspace, application.as_deref())?;
+            run_pipeline(open, &keyspace, &key, &pipeline, caller)
+        }
         Request::Figures => figures(open, caller),
         Request::Inspect => {
             let inspection = tapetum::inspect(open.store).map_err(|error| open.failure(error))?;
@@ -92,14 +111,13 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
 
 fn run_pipeline(
     open: OpenStore<'_>,
-    keyspace: &str,
+    keyspace: &KeyspaceHandle,
     key: &[u8],
     text: &str,
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let keyspace = open.keyspace(keyspace)?;
     let units: Vec<String> = open.compute_units.iter().map(|(name, units)| format!("{name}={units}")).collect();
-    let ran = pipelines::run_item(&keyspace, key, text, UnitChoice { compute_units: &units, pin: false });
+    let ran = pipelines::run_item(keyspace, key, text, UnitChoice { compute_units: &units, pin: false });
     let ran = ran.map_err(|error| match error.downcast::<tapetum::Error>() {
         Ok(error) => open.failure(*error),
         Err(other) => Failure::bad(other.to_string()),
@@ -118,8 +136,28 @@ fn figures(open: OpenStore<'_>, caller: &mut dyn Caller) -> Result<(), Failure> 
         open.store.stats().figures().into_iter().map(|figure| (figure.name.to_owned(), figure.value.to_string()));
     let mut figures: Vec<(String, String)> = of_store.collect();
     let items = open.store.count_items().map_err(|error| open.failure(error))?;
-    figures.extend(items.into_iter().map(|(keyspace, items)| {
-        (format!("keyspace_items:{}", crate::escapes::word(&keyspace.name)), items.to_string())
-    }));
+    figures.extend(
+        items
+            .into_iter()
+            .map(|(keyspace, items)| (format!("keyspace_items:{}", word(&keyspace.name)), items.to_string())),
+    );
+    for stage in open.store.stage_counters().into_iter().filter(|stage| stage.tasks > 0) {
+        let figure = |what: &str, value: u64| (format!("stage_{what}:{}", word(&stage.name)), value.to_string());
+        figures.extend([
+            figure("tasks", stage.tasks),
+            figure("bytes_in", stage.bytes_in),
+            figure("bytes_out", stage.bytes_out),
+            figure("unit_us", stage.unit_us),
+        ]);
+    }
+    for application in open.store.applications() {
+        let figure =
+            |what: &str, value: u64| (format!("application_{what}:{}", word(&application.name)), value.to_string());
+        figures.extend([
+            figure("weight", application.weight.into()),
+            figure("pipelines", application.pipelines),
+            figure("unit_us", application.unit_us),
+        ]);
+    }
     Ok(caller.take(Reply::Figures(figures))?)
 }

@@ -55,8 +55,8 @@ fn failure(open: OpenStore<'_>, error: QueryError) -> Failure {
 }
 
 pub fn query(open: OpenStore<'_>, asked: Query, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let Query { keyspace, words, range, side } = asked;
-    let (compiled, keyspace) = (words.compile()?, open.keyspace(&keyspace)?);
+    let Query { keyspace, words, range, side, application } = asked;
+    let (compiled, keyspace) = (words.compile()?, open.keyspace_for(&keyspace, application.as_deref())?);
     let range = KeyRange::from(range);
     let costs = CostsBegun::now(open.store);
     tell_columns(&compiled, caller)?;
@@ -75,7 +75,8 @@ pub fn query(open: OpenStore<'_>, asked: Query, caller: &mut dyn Caller) -> Resu
 }
 
 pub fn get_fields(open: OpenStore<'_>, asked: &GetFields, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let (compiled, keyspace) = (asked.words.compile()?, open.keyspace(&asked.keyspace)?);
+    let keyspace = open.keyspace_for(&asked.keyspace, asked.application.as_deref())?;
+    let compiled = asked.words.compile()?;
     let costs = CostsBegun::now(open.store);
     tell_columns(&compiled, caller)?;
     let mut take = |values: &[Option<Scalar<'_>>]| caller.row(values);
@@ -91,7 +92,8 @@ pub fn get_fields(open: OpenStore<'_>, asked: &GetFields, caller: &mut dyn Calle
 }
 
 pub fn betweenness(open: OpenStore<'_>, asked: &Betweenness, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let (edges, keyspace) = (asked.words.compile()?, open.keyspace(&asked.keyspace)?);
+    let keyspace = open.keyspace_for(&asked.keyspace, asked.application.as_deref())?;
+    let edges = asked.words.compile()?;
     let options = GraphOptions {
         direction: if asked.is_undirected { Direction::Undirected } else { Direction::Directed },
         normalization: if asked.is_normalized { Normalization::Pairs } else { Normalization::None },

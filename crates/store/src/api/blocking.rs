@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] has them for its default keyspace, a [`KeyspaceHandle`] for another one: they are written once, for both.
 
-use crate::api::session::{Busy, ItemPipeline, Limits, Session, Write};
+use crate::api::session::{Application, Busy, ItemPipeline, Limits, Session, Write};
 use crate::api::store::Store;
 use std::time::Duration;
 use tapetum_base::error::Error;
@@ -29,11 +29,22 @@ pub struct Item {
 pub struct KeyspaceHandle {
     store: Store,
     keyspace: KeyspaceRef,
+    application: Application,
 }
 
 impl KeyspaceHandle {
     pub(crate) fn new(store: Store, keyspace: KeyspaceRef) -> KeyspaceHandle {
-        KeyspaceHandle { store, keyspace }
+        KeyspaceHandle { store, keyspace, application: Application::default() }
+    }
+
+    /// The same keyspace, whose queries, graphs and fields are counted as those of an application, and get its share of the drive's units.
+    pub fn of_application(self, application: Application) -> KeyspaceHandle {
+        KeyspaceHandle { application, ..self }
+    }
+
+    /// The application that its work is counted as.
+    pub fn application(&self) -> Application {
+        self.application
     }
 
     /// The reference that requests to a session, and writes of a batch, name it by.

@@ -16,6 +16,7 @@ use super::query_scan::{QueryError, QueryReport};
 use super::record_transfer::{NextFrame, RecordTransfer};
 use super::values::ValueLists;
 use crate::api::key_desks::{DESK_WORK_BYTES, ScanTools};
+use crate::api::session::Application;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub(super) struct ResultOptions {
     pub is_row_by_row: bool,
     /// The results are those of one key.
     pub is_of_key: bool,
+    /// Whose pipelines they are.
+    pub application: Application,
 }
 
 /// The program that copies rows, if they come one by one.
@@ -74,6 +77,7 @@ pub(super) struct DriveRun {
     base: Arc<Base>,
     tools: ScanTools,
     stage: PipelineStage,
+    application: Application,
     keyspace: KeyspaceId,
     query: Vec<u8>,
     layout: Box<dyn ScanLayout>,
@@ -121,7 +125,7 @@ impl DriveRun {
         keyspace: KeyspaceId,
         query: &Query,
         mut layout: Box<dyn ScanLayout>,
-        ResultOptions { sink_bytes, is_row_by_row, is_of_key }: ResultOptions,
+        ResultOptions { sink_bytes, is_row_by_row, is_of_key, application }: ResultOptions,
         mut tools: ScanTools,
     ) -> Result<DriveRun, QueryError> {
         let drive = &base.drive;
@@ -146,6 +150,7 @@ impl DriveRun {
             base: base.clone(),
             tools,
             stage,
+            application,
             keyspace,
             query: encoded,
             layout,
@@ -372,7 +377,8 @@ impl DriveRun {
         }
         let (keyspace, query, stage) = (self.keyspace.0, &self.query[..], self.stage);
         let (is_row_by_row, room) = (self.row_by_row.is_some(), self.sink_bytes as u32);
-        let plan = FlightPlan { stage, keyspace, query, is_row_by_row, room };
+        let application = self.application;
+        let plan = FlightPlan { stage, application, keyspace, query, is_row_by_row, room };
         match Flight::submit(&self.base.drive, &mut self.tools, &plan, self.tag_next, of, list) {
             Ok((flight, sent_bytes)) => {
                 self.tag_next += 1;

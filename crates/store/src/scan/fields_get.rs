@@ -93,6 +93,7 @@ impl KeyspaceHandle {
                 stages: vec![(program.id, Vec::new())],
                 output_bytes_max: room,
                 attachment: encode_fields_request(room, &encoded, key),
+                application: self.application(),
                 ..ItemPipeline::default()
             };
             report.commands += 1;

@@ -2,6 +2,7 @@
 
 use super::query_scan::QueryError;
 use crate::api::key_desks::ScanTools;
+use crate::api::session::Application;
 use tapetum_base::engine::scan_layout::ScanList;
 use tapetum_base::error::Error;
 use tapetum_drive::programs::scan::ScanRequest;
@@ -43,6 +44,8 @@ pub(super) enum FlightEnd {
 /// The parameters of a pipeline beside its list.
 pub(super) struct FlightPlan<'a> {
     pub stage: PipelineStage,
+    /// Whose pipeline it is.
+    pub application: Application,
     pub keyspace: u16,
     /// The encoded query.
     pub query: &'a [u8],
@@ -92,6 +95,7 @@ impl Flight {
             unreachable!("a pipeline takes one program")
         };
         descriptor.attachment = at(attachment_at, attachment.len());
+        descriptor.application = plan.application.0;
         let (work_offset, pipelines) = (work.offset(), at(0, LIST_AT));
         let mut asked = descriptor.encode().to_vec();
         list.ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));

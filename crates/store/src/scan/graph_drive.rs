@@ -48,7 +48,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct GraphDrive<'a> {
     base: Arc<Base>,
-    handle: KeyspaceHandle,
+    pub(super) handle: KeyspaceHandle,
     pub(super) keyspace: u16,
     pub(super) pair: QueuePair,
     pub(super) query: &'a Query,
@@ -319,6 +319,8 @@ impl<'a> GraphDrive<'a> {
             }
         }
         let count = text.descriptors.len();
+        let application = self.handle.application().0;
+        text.descriptors.iter_mut().for_each(|descriptor| descriptor.application = application);
         let asked = text.encode();
         self.pair.fill(Purpose::Scan, &mut buffer, 0..asked.len()).copy_from_slice(&asked);
         let length = (count * PipelineDescriptor::ENCODED_BYTES) as u32;

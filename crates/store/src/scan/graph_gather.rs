@@ -110,8 +110,8 @@ impl GraphDrive<'_> {
         mut state: GatherState,
         go_on: GoOn<'_>,
     ) -> Result<GatherState, QueryError> {
-        let (stage, keyspace) = (self.scan, self.keyspace);
-        let told = |room| FlightPlan { stage, keyspace, query, is_row_by_row: false, room };
+        let (stage, keyspace, application) = (self.scan, self.keyspace, self.handle.application());
+        let told = |room| FlightPlan { stage, application, keyspace, query, is_row_by_row: false, room };
         let list_at = PipelineDescriptor::ENCODED_BYTES;
         let attachment_at = list_at + list.ranges.len() * SourceRange::ENCODED_BYTES;
         let sink_at = (attachment_at + attachment(&told(0), &list).len()).next_multiple_of(8);
@@ -129,7 +129,8 @@ impl GraphDrive<'_> {
         let at = |at: usize, length: usize| LocalRange { offset: offset + at as u64, length: length as u32 };
         let source = PipelineSource::Flash { list: at(list_at, attachment_at - list_at) };
         let sink = PipelineSink::Host { into: at(sink_at, room) };
-        let descriptor = descriptor(stage, source, at(attachment_at, attachment.len()), sink);
+        let mut descriptor = descriptor(stage, source, at(attachment_at, attachment.len()), sink);
+        descriptor.application = application.0;
         let mut asked = descriptor.encode().to_vec();
         list.ranges.iter().for_each(|range| asked.extend_from_slice(&range.encode()));
         asked.extend_from_slice(&attachment);

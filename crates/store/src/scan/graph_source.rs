@@ -7,6 +7,7 @@ use super::query_scan::{QueryError, QueryReport};
 use super::segment_lists::SegmentLists;
 use super::snapshot::Snapshot;
 use crate::api::blocking::{Item, KeyspaceHandle};
+use crate::api::session::Application;
 use tapetum_base::engine::scan_layout::{ListLimits, ScanLayout};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
@@ -75,7 +76,14 @@ pub(super) fn whole_scan(
         layout.again(list.id, None)?;
         return Ok(None);
     }
-    let plan = FlightPlan { stage, keyspace, query: &encoded, is_row_by_row: false, room: 0 };
+    let plan = FlightPlan {
+        stage,
+        application: Application::default(),
+        keyspace,
+        query: &encoded,
+        is_row_by_row: false,
+        room: 0,
+    };
     let attachment = attachment(&plan, &list);
     Ok(Some(WholeScan { id: list.id, ranges: list.ranges, attachment }))
 }

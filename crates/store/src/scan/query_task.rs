@@ -71,7 +71,7 @@ impl QueryTask {
     ) -> Result<QueryTask, QueryError> {
         keyspace.store().refuse_forked()?;
         check_range(keyspace, range)?;
-        let results = ResultOptions { is_of_key: range.is_of_key(), ..results };
+        let results = ResultOptions { is_of_key: range.is_of_key(), application: keyspace.application(), ..results };
         let (engine, of) = (keyspace.store().hashed().clone(), keyspace.keyspace());
         let stage = match of.kind() {
             KeyspaceKind::Hashed => {

@@ -40,9 +40,14 @@ pub struct Served {
 
 impl Served {
     pub fn start(command: &mut Command) -> Served {
+        Served::start_when(command, "clients at")
+    }
+
+    /// Waits until the log says this.
+    pub fn start_when(command: &mut Command, said: &str) -> Served {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let (mut rest, mut log) = (BufReader::new(child.stderr.take().unwrap()), String::new());
-        while !log.contains("to memcached clients at") && !log.contains("to NBD clients at") {
+        while !log.contains(said) {
             assert!(rest.read_line(&mut log).unwrap() > 0, "the server ended: {log}");
         }
         Served { child, log, rest }
