@@ -9,38 +9,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use crate::doors::context::unix_seconds;
+use crate::doors::door::DoorOptions;
+use crate::doors::memcached::settings;
 use crate::doors::memcached::udp::{Terminal, UdpDoor};
-use crate::doors::memcached::{Memcached, settings};
 use crate::doors::metrics::MetricsServer;
-use crate::doors::nbd::Nbd;
 use crate::doors::nbd::exports::Export;
 use crate::doors::options::Options;
 use crate::doors::{DoorError, Doors};
 use crate::net::census::Census;
-use crate::net::door::Door;
-use crate::net::either::{Either, OfFirst};
 use crate::net::limits::Budget;
 use crate::net::listen::{Address, Listener};
 use crate::net::mailbox::Mailbox;
-use crate::net::worker::{Shared, Worker, unix_seconds};
 use crate::os;
 use crate::stats::device_stats::{DeviceFigures, ServedDevice};
 use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
-use crate::store::engine::{Session, Store};
 use crate::store::errands::{self, Errands, Orders};
 use crate::store::failure_log::FailureLog;
-/// The sockets of a door `D`, bound, with the options of each.
-pub struct Entrances<D: Door> {
-    pub listeners: Vec<(Listener, D::Options)>,
-    /// One for each worker, or none.
-    pub datagrams: Vec<D::Datagrams>,
-    pub metrics: Vec<Listener>,
-    /// The block devices behind the listeners, by number.
-    pub devices: Vec<ServedDevice>,
-    /// The datagram sockets' shared state, for figures and addresses.
-    pub udp: Option<Arc<Terminal>>,
-}
+use crate::store::store_slot::StoreSlot;
+use crate::worker::{Shared, Worker};
 
 pub struct Server {
     shared: Arc<Shared>,
@@ -94,73 +82,48 @@ impl Drop for AbortWithWorker {
 
 impl Server {
     /// Starts a server, which listens when this returns.
-    pub fn start<S: Store>(store: Arc<S>, options: Options) -> Result<Server, StartError> {
+    pub fn start(slot: Arc<StoreSlot>, options: Options) -> Result<Server, StartError> {
         let doors = Doors::bind(&options)?;
-        Server::start_behind(doors, store, options)
+        Server::start_behind(doors, slot, options)
     }
 
     /// Like [`Server::start`], with doors that are already bound.
-    pub fn start_behind<S: Store>(doors: Doors, store: Arc<S>, mut options: Options) -> Result<Server, StartError> {
+    pub fn start_behind(doors: Doors, slot: Arc<StoreSlot>, mut options: Options) -> Result<Server, StartError> {
+        assert!(options.threads > 0, "a server has at least one worker");
         doors.listen(options.limits.backlog)?;
         let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
-        let (terminal, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
-        options.settings = settings::settings(&options, &memcached, &memcached_options, terminal.as_deref());
+        let (udp, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
+        options.settings = settings::settings(&options, &memcached, &memcached_options, udp.as_deref());
         // Datagrams have one address, whatever the number of listeners: they use the first listener's options.
         let of_first = memcached_options.first().cloned().unwrap_or_default();
-        let sockets = sockets.into_iter().flatten().enumerate();
-        let datagrams = sockets.zip(terminal.iter().cycle());
-        let datagrams =
-            datagrams.map(|((worker, sockets), udp)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, worker));
-        let listeners = memcached.into_iter().zip(memcached_options);
-        let Some(nbd_options) = nbd_options else {
-            let (datagrams, listeners) = (datagrams.collect(), listeners.collect());
-            let entrances =
-                Entrances::<Memcached> { listeners, datagrams, metrics, devices: Vec::new(), udp: terminal };
-            return Server::start_doors(entrances, store, options);
-        };
-        let listeners = listeners.map(|(listener, options)| (listener, Either::First(options)));
-        let nbd = nbd.into_iter().map(|listener| (listener, Either::Second(nbd_options.clone())));
-        let entrances = Entrances::<Either<Memcached, Nbd>> {
-            datagrams: datagrams.map(OfFirst).collect(),
-            listeners: listeners.chain(nbd).collect(),
-            metrics,
-            devices: nbd_options.exports.iter().map(Export::served).collect(),
-            udp: terminal,
-        };
-        Server::start_doors(entrances, store, options)
-    }
-
-    /// Serves clients of the door `D`, with sockets that are already listening.
-    pub fn start_doors<S: Store, D: Door>(
-        entrances: Entrances<D>,
-        store: Arc<S>,
-        options: Options,
-    ) -> Result<Server, StartError> {
-        assert!(options.threads > 0, "a server has at least one worker");
-        let Entrances { listeners, metrics, datagrams, devices, udp } = entrances;
-        let (listeners, door_options): (Vec<Listener>, Vec<D::Options>) = listeners.into_iter().unzip();
-        let door_options: Arc<[D::Options]> = door_options.into();
+        let devices = nbd_options.iter().flat_map(|options| options.exports.iter().map(Export::served)).collect();
+        let memcached = memcached.into_iter().zip(memcached_options.into_iter().map(DoorOptions::Memcached));
+        let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle().map(DoorOptions::Nbd));
+        let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
+        let door_options: Arc<[DoorOptions]> = door_options.into();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
         let (limits, threads) = (options.limits.clone(), options.threads);
-        let figures = figures(&store, udp.clone(), devices, options);
+        let figures = figures(&slot, udp.clone(), devices, options);
         let budget = Budget::new(limits.in_flight_bytes);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
         let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
         // Create every worker before the first one runs, so that a failure leaves nothing behind.
-        let (mut workers, mut datagrams) = (Vec::new(), datagrams.into_iter());
+        let (mut workers, mut sockets) = (Vec::new(), sockets.into_iter().flatten());
         for index in 0..threads {
-            let session = store.session().map_err(StartError::Session)?;
-            let (shared, options) = (Arc::clone(&shared), Arc::clone(&door_options));
-            workers.push(Worker::<_, D>::new(index, shared, options, session, datagrams.next())?);
+            let seat = slot.seat().map_err(StartError::Session)?;
+            let datagrams = udp.as_ref().zip(sockets.next());
+            let datagrams =
+                datagrams.map(|(udp, sockets)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, index));
+            workers.push(Worker::new(index, Arc::clone(&shared), Arc::clone(&door_options), seat, datagrams)?);
         }
         let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);
             MetricsServer::start(metrics, Box::new(move || shared.figures.page(unix_seconds())))
         });
         let metrics = metrics.transpose()?;
-        do_errands(store, orders, front_bytes, &shared)?;
+        do_errands(slot, orders, front_bytes, &shared)?;
         let mut server = Server { shared, workers: Vec::new(), metrics, udp };
         for (index, worker) in workers.into_iter().enumerate() {
             match spawn(index, worker) {
@@ -209,14 +172,8 @@ impl Server {
     }
 }
 
-fn figures<S: Store>(
-    store: &Arc<S>,
-    udp: Option<Arc<Terminal>>,
-    devices: Vec<ServedDevice>,
-    options: Options,
-) -> Figures {
-    let [figures_store, items_store, writes_store, slabs_store, stages_store] =
-        std::array::from_fn(|_| Arc::clone(store));
+fn figures(slot: &Arc<StoreSlot>, udp: Option<Arc<Terminal>>, devices: Vec<ServedDevice>, options: Options) -> Figures {
+    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot] = std::array::from_fn(|_| Arc::clone(slot));
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
@@ -231,17 +188,17 @@ fn figures<S: Store>(
         hot_keys: options.hot_keys,
         failure_log: FailureLog::default(),
         log: options.log,
-        store: Box::new(move || figures_store.stats()),
-        keyspace_items: Box::new(move || items_store.keyspace_items()),
-        keyspace_writes: Box::new(move || writes_store.keyspace_writes()),
-        slabs: Box::new(move || slabs_store.slabs()),
-        stages: Box::new(move || stages_store.stages()),
+        store: Box::new(move || figures_slot.stats()),
+        keyspace_items: Box::new(move || items_slot.keyspace_items()),
+        keyspace_writes: Box::new(move || writes_slot.keyspace_writes()),
+        slabs: Box::new(move || slabs_slot.slabs()),
+        stages: Box::new(move || stages_slot.stages()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
     }
 }
 
 /// Starts the thread that runs errands. A resize may outlast the server, and must not keep its sockets open.
-fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
+fn do_errands(slot: Arc<StoreSlot>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
     let [noting, answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
     shared.figures.observers.serve(move |worker, client| {
         if let Some(shared) = waking.upgrade() {
@@ -260,14 +217,14 @@ fn do_errands<S: Store>(store: Arc<S>, orders: Orders, front_bytes: u64, shared:
         }
     });
     let memory = errands::MemoryShares { front_bytes, set_total_bytes };
-    errands::run(store, orders, memory, take_census, move |worker, token, answer| {
+    errands::run(slot, orders, memory, take_census, move |worker, token, answer| {
         if let Some(shared) = answering.upgrade() {
             shared.mailboxes[worker].answer(token, answer);
         }
     })
 }
 
-fn spawn<S: Session, D: Door>(index: usize, worker: Worker<S, D>) -> io::Result<JoinHandle<io::Result<()>>> {
+fn spawn(index: usize, worker: Worker) -> io::Result<JoinHandle<io::Result<()>>> {
     let thread = std::thread::Builder::new().name(format!("worker-{index}"));
     thread.spawn(move || {
         let _guard = AbortWithWorker;

@@ -141,7 +141,7 @@ fn measure(
 ) -> Result<(), Failure> {
     load(store, 0..items)?;
     load(store, items..items + arguments.sized(FILLERS, FILLERS >> 8))?;
-    let mut packets = Packets::new(store.session()?);
+    let mut packets = Packets::new(store)?;
     let mut random = Random::new(mix(items));
     // Read all items several times, so that each gets into the tier.
     for _ in 0..4 {
@@ -239,7 +239,7 @@ fn set(burst: &mut Vec<u8>, index: u64) {
 
 /// Nanoseconds per packet, and bytes of replies, of one turn of so many rings. `pair` adds two packets to a burst. Making packets is not
 /// timed.
-fn turn(packets: &mut Packets<tapetum::Session>, rings: usize, mut pair: impl FnMut(&mut Vec<u8>)) -> (f64, usize) {
+fn turn(packets: &mut Packets, rings: usize, mut pair: impl FnMut(&mut Vec<u8>)) -> (f64, usize) {
     let mut ring = vec![Vec::new(); RING_BURSTS];
     let (mut ns, mut sent_bytes) = (0.0, 0);
     for _ in 0..rings {

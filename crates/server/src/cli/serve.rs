@@ -126,7 +126,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
 }
 
 /// The store for whoever asks through the socket.
-struct ServedStore(Arc<StoreSlot<tapetum::Store>>);
+struct ServedStore(Arc<StoreSlot>);
 
 impl StoreSource for ServedStore {
     fn store(&self) -> Result<Arc<tapetum::Store>, tapetum::Error> {
@@ -135,11 +135,7 @@ impl StoreSource for ServedStore {
 }
 
 /// Makes the socket for commands. Clients of the other doors are served without it.
-fn start_service(
-    slot: &Arc<StoreSlot<tapetum::Store>>,
-    place: &tapetum::Place,
-    options: &tapetum::Options,
-) -> Option<ServiceListener> {
+fn start_service(slot: &Arc<StoreSlot>, place: &tapetum::Place, options: &tapetum::Options) -> Option<ServiceListener> {
     let source = Box::new(ServedStore(Arc::clone(slot)));
     match ServiceListener::start(source, place.clone(), options.compute_units.clone()) {
         Ok(service) => Some(service),

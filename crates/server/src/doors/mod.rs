@@ -1,5 +1,16 @@
-//! The sockets of all doors, bound before there is a store to serve: see [`crate::net::listen`].
+//! Doors: a folder a protocol, what all share, and the sockets of all, bound before there is a store to serve.
+//!
+//! ```text
+//!   worker ─► connection::Stream ─ input ─► connection::Client + door::Door ─ requests ─► context::Context::seat ─► the store
+//!        └──► memcached::udp        ◄ net::out::OutQueue ┘            net::limits::Budget, net::gets::Gets
+//! ```
+//! Invariants:
+//! 1. A door is called statically: no allocation, no virtual call on the way of a request.
+//! 2. A door belongs to one client, and so to one worker's thread. It never blocks.
 
+pub mod connection;
+pub mod context;
+pub mod door;
 pub mod memcached;
 pub mod metrics;
 pub mod nbd;

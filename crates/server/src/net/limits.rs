@@ -4,7 +4,7 @@
 //! than a little, and stops reading while the answer is no. So that many half-sent values cannot wait for each other for ever, one
 //! connection at a time may exceed the budget: the holder of the overdraft. The most that clients hold is therefore about the budget, one
 //! item, and `FREE_BYTES` for each connection: a value longer than its get was charged with asks for room before it is read
-//! (`net/connection/asked.rs`).
+//! (`doors/connection/asked.rs`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -13,13 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use tapetum::{KeyspaceRef, ListCursor};
+use tapetum::{KeyspaceRef, ListCursor, Store};
 
 use crate::protocol::dump::KeyDump;
 use crate::protocol::text::Size;
 
 use crate::machine;
-use crate::store::engine::Store;
+use crate::store::store_slot::StoreSlot;
 use tapetum_service::inspect_lines;
 
 /// Limits on one step of a list: its most parts, and the length of text after which it stops.
@@ -136,8 +136,8 @@ impl Errands {
 }
 
 /// Starts the thread. `answered` passes each answer to its worker. `take_census` asks the workers, which then answer the client themselves.
-pub fn run<S: Store>(
-    store: Arc<S>,
+pub fn run(
+    slot: Arc<StoreSlot>,
     orders: Orders,
     memory: MemoryShares,
     take_census: impl Fn((usize, u64)) + Send + 'static,
@@ -147,7 +147,11 @@ pub fn run<S: Store>(
         while let Some(Order { errand, worker, token }) = orders.next() {
             match errand {
                 Errand::Connections => take_census((worker, token)),
-                errand => answered(worker, token, perform(&*store, &memory, &errand)),
+                errand => {
+                    let store = slot.store();
+                    let answer = store.map_or_else(Answer::Failed, |store| perform(&store, &memory, &errand));
+                    answered(worker, token, answer);
+                }
             }
         }
     });
@@ -160,11 +164,11 @@ pub struct MemoryShares {
     pub set_total_bytes: Box<dyn Fn(u64) + Send>,
 }
 
-fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answer {
+fn perform(store: &Store, memory: &MemoryShares, errand: &Errand) -> Answer {
     match errand {
-        Errand::Inspect => lines(store.inspect().map(|inspection| inspect_lines::to_lines(&inspection))),
+        Errand::Inspect => lines(tapetum::inspect(store).map(|inspection| inspect_lines::to_lines(&inspection))),
         Errand::Locate { keyspace, key } => {
-            lines(store.locate(*keyspace, key).map(|location| inspect_lines::location_lines(&location)))
+            lines(tapetum::locate(store, *keyspace, key).map(|location| inspect_lines::location_lines(&location)))
         }
         Errand::Connections => unreachable!("the workers tell"),
         Errand::List(order) => list(store, order.clone()).unwrap_or_else(Answer::Failed),
@@ -174,7 +178,7 @@ fn perform<S: Store>(store: &S, memory: &MemoryShares, errand: &Errand) -> Answe
 }
 
 /// Takes parts of a list until it has enough text, or it is the turn of other errands.
-fn list<S: Store>(store: &S, order: ListOrder) -> Result<Answer, tapetum::Error> {
+fn list(store: &Store, order: ListOrder) -> Result<Answer, tapetum::Error> {
     let ListOrder { keyspace, mut cursor, mut dump } = order;
     let (classes, mut text) = (store.slabs(), Vec::new());
     for _ in 0..LIST_PARTS_MAX {
@@ -189,7 +193,7 @@ fn list<S: Store>(store: &S, order: ListOrder) -> Result<Answer, tapetum::Error>
     Ok(Answer::Listed { text, next: Some(ListOrder { keyspace, cursor, dump }) })
 }
 
-fn resize_memory<S: Store>(store: &S, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {
+fn resize_memory(store: &Store, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {
     if let Some(why) = machine::why_too_much(bytes) {
         return Err(tapetum::Error::Options(why));
     }

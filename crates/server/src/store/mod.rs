@@ -1,6 +1,5 @@
 //! The store that is served: what the doors ask of it, how it is opened, looked after and warmed.
 
-pub mod engine;
 pub mod errands;
 pub mod failure_log;
 mod fullness;
@@ -8,6 +7,5 @@ pub mod hot_keys;
 pub mod opening;
 mod room_probe;
 pub mod steward;
-mod store_engine;
 pub mod store_slot;
 pub(crate) mod unfinished;

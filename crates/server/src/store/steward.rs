@@ -42,7 +42,7 @@ enum Condition {
 }
 
 pub struct Steward {
-    slot: Arc<StoreSlot<tapetum::Store>>,
+    slot: Arc<StoreSlot>,
     place: Place,
     options: Options,
     hot_keys: Option<HotKeys>,
@@ -74,7 +74,7 @@ pub struct Steward {
 impl Steward {
     /// `hot_keys`: the place of the list of hot keys, if one is kept.
     pub fn new(
-        slot: Arc<StoreSlot<tapetum::Store>>,
+        slot: Arc<StoreSlot>,
         place: Place,
         options: Options,
         hot_keys: Option<HotKeys>,

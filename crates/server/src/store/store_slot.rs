@@ -24,14 +24,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    AbsentBlocks, Access, Ask, BlockDevice, DramItem, Error, Inspection, KeyDigest, Keyspace, KeyspaceId, KeyspaceRef,
-    KeyspaceWrites, ListCursor, ListPart, Location, Outcome, Reply, Request, SlabClass, Stats, ValueRange,
+    AbsentBlocks, Ask, BlockDevice, Busy, Error, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, Outcome, Reply,
+    Request, Session, SlabClass, Stats, Store, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::StageSnapshot;
-
-use crate::store::engine::{Session, Store};
-use tapetum::PlainPut;
 
 /// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
@@ -40,40 +37,42 @@ const BORROWERS_LOOK: Duration = Duration::from_millis(5);
 const REFUSALS_MAX: usize = 4096;
 
 /// The store, or the reason why there is none.
-enum Occupant<T> {
-    Store(Arc<T>),
-    Absent {
-        why: Error,
-        stats: Box<Stats>,
-        keyspace_items: Vec<(Keyspace, u64)>,
-        slabs: Vec<SlabClass>,
-        stages: Vec<StageSnapshot>,
-    },
+enum Occupant {
+    Store(Arc<Store>),
+    Absent { why: Error, last: Box<LastFigures> },
+}
+
+/// Figures of a store that was taken out.
+struct LastFigures {
+    stats: Stats,
+    keyspace_items: Vec<(Keyspace, u64)>,
+    slabs: Vec<SlabClass>,
+    stages: Vec<StageSnapshot>,
 }
 
 /// A step that a worker must take with its seat.
-enum Handover<S> {
+enum Handover {
     /// Drop the session, then the sender.
     Leave(Error, Sender<()>),
-    Take(S),
+    Take(Box<Session>),
 }
 
 /// The handovers of one worker.
-struct Port<S> {
+struct Port {
     event: Event,
     /// The oldest first. `None` when the seat is dropped.
-    handovers: Mutex<Option<VecDeque<Handover<S>>>>,
+    handovers: Mutex<Option<VecDeque<Handover>>>,
 }
 
-impl<S> Port<S> {
-    fn hand(&self, handover: Handover<S>) {
+impl Port {
+    fn hand(&self, handover: Handover) {
         if let Some(handovers) = &mut *lock(&self.handovers) {
             handovers.push_back(handover);
         }
         self.event.raise();
     }
 
-    fn next(&self) -> Option<Handover<S>> {
+    fn next(&self) -> Option<Handover> {
         lock(&self.handovers).as_mut()?.pop_front()
     }
 }
@@ -82,20 +81,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See the [module](self). The server uses it like any store.
-pub struct StoreSlot<T: Store> {
-    occupant: Mutex<Occupant<T>>,
+/// See the [module](self).
+pub struct StoreSlot {
+    occupant: Mutex<Occupant>,
     /// One for each seat that was ever given out.
-    ports: Mutex<Vec<Arc<Port<T::Session>>>>,
+    ports: Mutex<Vec<Arc<Port>>>,
 }
 
-impl<T: Store> StoreSlot<T> {
-    pub fn new(store: T) -> StoreSlot<T> {
+impl StoreSlot {
+    pub fn new(store: Store) -> StoreSlot {
         StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default() }
     }
 
     /// The store, or the reason why there is none.
-    pub fn store(&self) -> Result<Arc<T>, Error> {
+    pub fn store(&self) -> Result<Arc<Store>, Error> {
         match &*lock(&self.occupant) {
             Occupant::Store(store) => Ok(Arc::clone(store)),
             Occupant::Absent { why, .. } => Err(why.clone()),
@@ -104,11 +103,15 @@ impl<T: Store> StoreSlot<T> {
 
     /// Takes the store out, if there is one, and waits until nobody holds it: first errands, while sessions still serve. From then on
     /// requests are refused with `why`.
-    pub fn withdraw(&self, why: &Error) -> Option<T> {
+    pub fn withdraw(&self, why: &Error) -> Option<Store> {
         let mut borrowed = self.store().ok()?;
-        let (stats, slabs, stages) = (Box::new(borrowed.stats()), borrowed.slabs(), borrowed.stages());
-        let keyspace_items = borrowed.keyspace_items();
-        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), stats, keyspace_items, slabs, stages };
+        let last = Box::new(LastFigures {
+            stats: borrowed.stats(),
+            keyspace_items: borrowed.keyspace_items(),
+            slabs: borrowed.slabs(),
+            stages: borrowed.stage_counters(),
+        });
+        *lock(&self.occupant) = Occupant::Absent { why: why.clone(), last };
         let store = loop {
             match Arc::try_unwrap(borrowed) {
                 Ok(store) => break store,
@@ -131,7 +134,7 @@ impl<T: Store> StoreSlot<T> {
 
     /// Waits until no seat has a session.
     fn empty_seats(&self, why: &Error) {
-        let leave = |port: &Arc<Port<T::Session>>| {
+        let leave = |port: &Arc<Port>| {
             let (leaving, left) = channel();
             port.hand(Handover::Leave(why.clone(), leaving));
             left
@@ -144,19 +147,16 @@ impl<T: Store> StoreSlot<T> {
     }
 
     /// Puts a store into the empty slot, and gives each seat a session of it.
-    pub fn put(&self, store: T) -> Result<(), Error> {
+    pub fn put(&self, store: Store) -> Result<(), Error> {
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
         *lock(&self.occupant) = Occupant::Store(Arc::new(store));
-        ports.iter().zip(sessions).for_each(|(port, session)| port.hand(Handover::Take(session)));
+        ports.iter().zip(sessions).for_each(|(port, session)| port.hand(Handover::Take(Box::new(session))));
         Ok(())
     }
-}
 
-impl<T: Store> Store for StoreSlot<T> {
-    type Session = Seat<T::Session>;
-
-    fn session(&self) -> Result<Seat<T::Session>, Error> {
+    /// A worker's seat, with a session of the store.
+    pub fn seat(&self) -> Result<Seat, Error> {
         let session = self.store()?.session()?;
         let event = Event::new().map_err(|error| Error::Io(error.to_string()))?;
         let port = Arc::new(Port { event, handovers: Mutex::new(Some(VecDeque::new())) });
@@ -164,67 +164,44 @@ impl<T: Store> Store for StoreSlot<T> {
         Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0 })
     }
 
-    /// Without a store: the figures of the last one.
-    fn stats(&self) -> Stats {
+    /// Figures of the store; without one, those of the last.
+    fn figures<F>(&self, of_store: impl FnOnce(&Store) -> F, of_last: impl FnOnce(&LastFigures) -> F) -> F {
         let store = match &*lock(&self.occupant) {
             Occupant::Store(store) => Arc::clone(store),
-            Occupant::Absent { stats, .. } => return **stats,
+            Occupant::Absent { last, .. } => return of_last(last),
         };
-        store.stats()
+        of_store(&store)
     }
 
-    fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
-        let store = match &*lock(&self.occupant) {
-            Occupant::Store(store) => Arc::clone(store),
-            Occupant::Absent { keyspace_items, .. } => return keyspace_items.clone(),
-        };
-        store.keyspace_items()
+    pub fn stats(&self) -> Stats {
+        self.figures(Store::stats, |last| last.stats)
     }
 
-    fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
+    /// Each keyspace, and its approximate number of items.
+    pub fn keyspace_items(&self) -> Vec<(Keyspace, u64)> {
+        self.figures(Store::keyspace_items, |last| last.keyspace_items.clone())
+    }
+
+    /// Bytes written to segments for each keyspace since the store was opened.
+    pub fn keyspace_writes(&self) -> Vec<(KeyspaceId, KeyspaceWrites)> {
         self.store().map_or_else(|_| Vec::new(), |store| store.keyspace_writes())
     }
 
-    fn slabs(&self) -> Vec<SlabClass> {
-        let store = match &*lock(&self.occupant) {
-            Occupant::Store(store) => Arc::clone(store),
-            Occupant::Absent { slabs, .. } => return slabs.clone(),
-        };
-        store.slabs()
+    /// The classes of slots in DRAM, the smallest first.
+    pub fn slabs(&self) -> Vec<SlabClass> {
+        self.figures(Store::slabs, |last| last.slabs.clone())
     }
 
-    fn stages(&self) -> Vec<StageSnapshot> {
-        let store = match &*lock(&self.occupant) {
-            Occupant::Store(store) => Arc::clone(store),
-            Occupant::Absent { stages, .. } => return stages.clone(),
-        };
-        store.stages()
-    }
-
-    fn list_keys(&self, keyspace: KeyspaceRef, cursor: &ListCursor) -> Result<ListPart, Error> {
-        self.store()?.list_keys(keyspace, cursor)
-    }
-
-    fn inspect(&self) -> Result<Inspection, Error> {
-        self.store()?.inspect()
-    }
-
-    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-        self.store()?.locate(keyspace, key)
-    }
-
-    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
-        self.store()?.resize_capacity(bytes)
-    }
-
-    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
-        self.store()?.resize_memory(bytes)
+    /// Counters of the drive's programs as stages of pipelines.
+    pub fn stages(&self) -> Vec<StageSnapshot> {
+        self.figures(Store::stage_counters, |last| last.stages.clone())
     }
 }
 
 /// The part of a seat that answers requests. A boxed session would cost every get one more dereference.
-enum Sitter<S> {
-    Session(S),
+#[allow(clippy::large_enum_variant)]
+enum Sitter {
+    Session(Session),
     Nobody {
         why: Error,
         /// Refusals that were not taken yet.
@@ -232,14 +209,15 @@ enum Sitter<S> {
     },
 }
 
-/// A worker's session, or the lack of one.
-pub struct Seat<S> {
-    sitter: Sitter<S>,
-    port: Arc<Port<S>>,
+/// A worker's session, or the lack of one. Used by one thread at a time. Requests for one key take effect in the order of submission, except
+/// one that asks for room: it takes effect when it is allowed. Replies come in any order.
+pub struct Seat {
+    sitter: Sitter,
+    port: Arc<Port>,
     exchanges: u64,
 }
 
-impl<S> Drop for Seat<S> {
+impl Drop for Seat {
     fn drop(&mut self) {
         // No handover will be taken any more.
         *lock(&self.port.handovers) = None;
@@ -250,61 +228,91 @@ fn refusal(token: u64, why: &Error) -> Reply {
     Reply { token, outcome: Outcome::Failed(why.clone()), read_flash: false }
 }
 
-impl<S: Session> Session for Seat<S> {
-    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
+const ASKER_IS_GONE: &str = "requests that asked were answered when the session left";
+
+impl Seat {
+    pub fn session(&self) -> Option<&Session> {
+        match &self.sitter {
+            Sitter::Session(session) => Some(session),
+            Sitter::Nobody { .. } => None,
+        }
+    }
+
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
         match &mut self.sitter {
-            Sitter::Session(session) => session.submit(keyspace, token, request),
+            Sitter::Session(session) => Some(session),
+            Sitter::Nobody { .. } => None,
+        }
+    }
+
+    /// The caller has checked `has_room`.
+    fn submit_by(&mut self, token: u64, submit: impl FnOnce(&mut Session) -> Result<(), Busy>) {
+        match &mut self.sitter {
+            Sitter::Session(session) => submit(session).expect("the worker looks for room first"),
             Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
         }
     }
 
-    fn has_room(&self) -> bool {
+    /// Submits a request. Never blocks; copies what it needs. A refusal comes as a reply. The caller has checked `has_room`. Keys, here and
+    /// below, are those of `keyspace`.
+    pub fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
+        self.submit_by(token, |session| session.submit_to(keyspace, token, request));
+    }
+
+    /// Submits a request that asks for room before it brings a value longer than `value_bytes`: see [`Session::take_asks`].
+    pub fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, value_bytes: usize) {
+        self.submit_by(token, |session| session.submit_within(keyspace, token, request, value_bytes));
+    }
+
+    /// The reply comes when all acknowledged writes are durable: see [`Session::submit_sync`]. The caller has checked `has_room`.
+    pub fn submit_sync(&mut self, token: u64) {
+        self.submit_by(token, |session| session.submit_sync(token));
+    }
+
+    /// Whether one more request may be submitted. If not, replies make room.
+    pub fn has_room(&self) -> bool {
         match &self.sitter {
             Sitter::Session(session) => session.has_room(),
             Sitter::Nobody { refusals, .. } => refusals.len() < REFUSALS_MAX,
         }
     }
 
-    fn poll(&mut self, replies: &mut Vec<Reply>) {
+    /// Takes replies. Never blocks. A value stays readable until the next poll.
+    pub fn poll(&mut self, replies: &mut Vec<Reply>) {
         match &mut self.sitter {
             Sitter::Session(session) => session.poll(replies),
             Sitter::Nobody { refusals, .. } => replies.append(refusals),
         }
     }
 
-    fn bytes(&self, value: ValueRange) -> &[u8] {
-        match &self.sitter {
-            Sitter::Session(session) => session.bytes(value),
-            Sitter::Nobody { .. } => unreachable!("a refusal has no value"),
-        }
+    pub fn bytes(&self, value: ValueRange) -> &[u8] {
+        self.session().expect("a refusal has no value").bytes(value)
     }
 
-    fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         match &self.sitter {
             Sitter::Session(session) => session.in_flight(),
             Sitter::Nobody { refusals, .. } => refusals.len(),
         }
     }
 
-    fn tokens_in_flight(&self) -> Vec<u64> {
-        match &self.sitter {
-            Sitter::Session(session) => session.tokens_in_flight(),
-            Sitter::Nobody { refusals, .. } => refusals.iter().map(|reply| reply.token).collect(),
-        }
+    /// Descriptors that are readable while `poll` may make progress; `poll` drains them.
+    pub fn event_fds(&self) -> Vec<RawFd> {
+        self.session().map_or_else(Vec::new, Session::event_fds)
     }
 
-    fn event_fds(&self) -> Vec<RawFd> {
-        match &self.sitter {
-            Sitter::Session(session) => session.event_fds(),
-            Sitter::Nobody { .. } => Vec::new(),
-        }
+    /// A descriptor that is readable when the session must be exchanged.
+    pub fn exchange_fd(&self) -> RawFd {
+        self.port.event.as_raw_fd()
     }
 
-    fn exchange_fd(&self) -> Option<RawFd> {
-        Some(self.port.event.as_raw_fd())
+    /// How often the session was exchanged. Each exchange may lose writes that were acknowledged and not yet durable.
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges
     }
 
-    fn exchange(&mut self) -> Option<Vec<Reply>> {
+    /// Exchanges the session, if it must be, and returns the replies to all requests in flight. `event_fds` are different from then on.
+    pub fn exchange(&mut self) -> Option<Vec<Reply>> {
         self.port.event.clear();
         let mut refused = None;
         while let Some(handover) = self.port.next() {
@@ -315,7 +323,7 @@ impl<S: Session> Session for Seat<S> {
                     self.exchanges += 1;
                     (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
                 }
-                Handover::Take(session) => (Sitter::Session(session), None),
+                Handover::Take(session) => (Sitter::Session(*session), None),
             };
             match (mem::replace(&mut self.sitter, next), &self.sitter) {
                 (Sitter::Session(session), Sitter::Nobody { why, .. }) => {
@@ -330,101 +338,34 @@ impl<S: Session> Session for Seat<S> {
         refused
     }
 
-    fn submit_within(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>, value_bytes: usize) {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.submit_within(keyspace, token, request, value_bytes),
-            Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
-        }
+    /// `false` is certain: see [`Session::has_probably`].
+    pub fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
+        self.session().is_none_or(|session| session.has_probably(keyspace, key))
     }
 
-    fn submit_sync(&mut self, token: u64) {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.submit_sync(token),
-            Sitter::Nobody { why, refusals } => refusals.push(refusal(token, why)),
-        }
-    }
-
-    fn has_probably(&self, keyspace: KeyspaceRef, key: &[u8]) -> bool {
-        match &self.sitter {
-            Sitter::Session(session) => session.has_probably(keyspace, key),
-            Sitter::Nobody { .. } => true,
-        }
-    }
-
-    fn absent_blocks(
+    /// See [`Session::absent_blocks`].
+    pub fn absent_blocks(
         &self,
         keyspace: KeyspaceRef,
         device: BlockDevice,
         blocks: Range<u64>,
         looks_max: usize,
     ) -> AbsentBlocks {
-        match &self.sitter {
-            Sitter::Session(session) => session.absent_blocks(keyspace, device, blocks, looks_max),
-            Sitter::Nobody { .. } => AbsentBlocks::default(),
-        }
+        let absent = |session: &Session| session.absent_blocks(keyspace, device, blocks, looks_max);
+        self.session().map_or_else(AbsentBlocks::default, absent)
     }
 
-    fn exchanges(&self) -> u64 {
-        self.exchanges
-    }
-
-    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
-        if let Sitter::Session(session) = &mut self.sitter {
+    pub fn take_asks(&mut self, asks: &mut Vec<Ask>) {
+        if let Some(session) = self.session_mut() {
             session.take_asks(asks);
         }
     }
 
-    fn allow_value(&mut self, token: u64, value_bytes: usize) {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.allow_value(token, value_bytes),
-            Sitter::Nobody { .. } => unreachable!("what asked was answered when the session left"),
-        }
+    pub fn allow_value(&mut self, token: u64, value_bytes: usize) {
+        self.session_mut().expect(ASKER_IS_GONE).allow_value(token, value_bytes);
     }
 
-    fn give_up_value(&mut self, token: u64) {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.give_up_value(token),
-            Sitter::Nobody { .. } => unreachable!("what asked was answered when the session left"),
-        }
-    }
-
-    fn answers_from_dram(&self) -> bool {
-        matches!(&self.sitter, Sitter::Session(session) if session.answers_from_dram())
-    }
-
-    fn puts_at_once(&self) -> bool {
-        matches!(&self.sitter, Sitter::Session(session) if session.puts_at_once())
-    }
-
-    fn digest_each(&self, keyspace: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        if let Sitter::Session(session) = &self.sitter {
-            session.digest_each(keyspace, keys, digests);
-        }
-    }
-
-    fn fetch_each(&self, keys: &[KeyDigest], puts: u32) {
-        if let Sitter::Session(session) = &self.sitter {
-            session.fetch_each(keys, puts);
-        }
-    }
-
-    fn get_from_dram(
-        &mut self,
-        keyspace: KeyspaceRef,
-        key: KeyDigest,
-        out: &mut Vec<u8>,
-        head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
-    ) -> Option<DramItem> {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.get_from_dram(keyspace, key, out, head),
-            Sitter::Nobody { .. } => None,
-        }
-    }
-
-    fn put_at_once(&mut self, keyspace: KeyspaceRef, key: KeyDigest, put: PlainPut<'_>) -> Option<u64> {
-        match &mut self.sitter {
-            Sitter::Session(session) => session.put_at_once(keyspace, key, put),
-            Sitter::Nobody { .. } => None,
-        }
+    pub fn give_up_value(&mut self, token: u64) {
+        self.session_mut().expect(ASKER_IS_GONE).give_up_value(token);
     }
 }

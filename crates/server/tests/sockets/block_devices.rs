@@ -41,7 +41,7 @@ fn store_options(capacity_bytes: u64, sync: Sync) -> StoreOptions {
 }
 
 struct Bench {
-    slot: Arc<StoreSlot<Store>>,
+    slot: Arc<StoreSlot>,
     options: StoreOptions,
     server: Server,
     address: String,

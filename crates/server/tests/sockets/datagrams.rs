@@ -1,24 +1,24 @@
-//! Tests of the server over UDP, on a store in memory that answers late and in any order: what clients get, and what strangers do not.
+//! Tests of the server over UDP, on a store that answers late and in any order: what clients get, and what strangers do not.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 use crate::common::store_in_memory;
-use crate::test_server::{TestServer, hit, late_store, set};
+use crate::late_store::late_store;
+use crate::test_server::{TestServer, hit, set};
 use crate::udp_client::{ReplyDatagram, UdpClient, framed, packet};
-use tapetum::StoreOptions;
+use tapetum::{Store, StoreOptions};
 use tapetum_server::doors::memcached::udp::UdpOptions;
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
-use tapetum_server::store::engine::Store;
 
 const LOOPBACK: &str = "127.0.0.0/8";
 /// A network in which no client is: all are strangers.
 const NOBODY: &str = "192.0.2.0/24";
 
 /// A server that trusts only the networks in `allow`.
-fn server_over(store: impl Store, allow: &str, limits: Limits) -> TestServer {
+fn server_over(store: Store, allow: &str, limits: Limits) -> TestServer {
     let udp = UdpOptions {
         address: "0".parse().unwrap(),
         allow: vec![allow.parse().unwrap()],
@@ -77,7 +77,7 @@ fn trusted_peers_have_every_command_in_both_protocols() {
     assert!(client.ask(b"version\r\n").starts_with(b"VERSION "));
     assert!(client.ask(b"stats\r\n").ends_with(b"\r\nEND\r\n"));
     // Commands that take long are allowed too.
-    assert_eq!(client.ask(b"cache_memlimit 64\r\n"), b"OK\r\n");
+    assert_eq!(client.ask(b"cache_memlimit 128\r\n"), b"OK\r\n");
 }
 
 #[test]

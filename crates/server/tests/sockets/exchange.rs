@@ -35,7 +35,7 @@ fn away() -> Error {
 }
 
 struct Bench {
-    slot: Arc<StoreSlot<Store>>,
+    slot: Arc<StoreSlot>,
     server: Server,
     address: String,
 }

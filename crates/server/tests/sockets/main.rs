@@ -1,4 +1,4 @@
-//! The server in this process, asked over sockets: each door, over a store in memory or the real one. One binary for all, because linking
+//! The server in this process, asked over sockets: each door, over a store in memory. One binary for all, because linking
 //! each takes seconds.
 
 // A test is an application: it may have threads of its own.
@@ -7,11 +7,11 @@
 mod block_devices;
 mod datagrams;
 mod exchange;
+mod late_store;
 mod memcached;
-mod memory_engine;
 mod panics;
-mod second_door;
 mod test_server;
+mod two_doors;
 mod vectors;
 
 #[path = "../../../store/tests/common/mod.rs"]

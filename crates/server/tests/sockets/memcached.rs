@@ -1,4 +1,4 @@
-//! The server over real sockets and a store in memory that answers late and in any order: what clients see of ordering,
+//! The server over real sockets and a store that answers late and in any order: what clients see of ordering,
 //! limits, shutdown and of each other.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,14 +8,23 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::test_server::{TestServer, hit, late_store, set};
+use crate::late_store::{cold_key, late_store, late_store_on_flash};
+use crate::test_server::{TestServer, hit, set};
+use tapetum::{Error, KeyspaceRef};
+use tapetum_drive::{Faults, Opcode};
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::net::listen::Address;
 use tapetum_server::server::Server;
+use tapetum_server::store::store_slot::StoreSlot;
+use tapetum_service::inspect_lines;
 
 fn options(addresses: Vec<Address>) -> Options {
     Options { threads: 1, ..Options::at(addresses) }
+}
+
+fn late_slot() -> Arc<StoreSlot> {
+    Arc::new(StoreSlot::new(late_store()))
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -40,21 +49,27 @@ fn assert_same(actual: &[u8], expected: &[u8]) {
 
 #[test]
 fn a_pipeline_is_answered_in_its_order() {
-    let bench = TestServer::new(Limits::default());
+    let (flash, store) = late_store_on_flash();
+    let bench = TestServer::over(store, Limits::default());
+    let reads_before = flash.submitted(Opcode::Read);
     let (mut script, mut expected) = (Vec::new(), Vec::new());
     for index in 0..3000u32 {
         let key = format!("k{}", index % 50);
         let value = noise(u64::from(index), index as usize % 90);
         script.extend(set(&key, &value));
         expected.extend(b"STORED\r\n");
-        script.extend(format!("get none {key} none\r\n").bytes());
-        expected.extend(hit(&key, &value));
+        // A value that flash brings late, among others that are there.
+        let cold = cold_key(index as usize);
+        script.extend(format!("get none {key} {cold} none\r\n").bytes());
+        expected.extend(hit(&key, &value).strip_suffix(b"END\r\n").unwrap());
+        expected.extend(hit(&cold, cold.as_bytes()));
         if index % 7 == 0 {
             script.extend(format!("delete {key} noreply\r\nfoo\r\nget {key}\r\n").bytes());
             expected.extend(b"ERROR\r\nEND\r\n");
         }
     }
     assert_same(&bench.exchange(&script), &expected);
+    assert!(flash.submitted(Opcode::Read) > reads_before, "no value came from flash");
 }
 
 #[test]
@@ -79,10 +94,10 @@ fn a_flush_and_the_figures_see_all_before_and_nothing_after() {
 
 #[test]
 fn a_failed_get_says_so_once_and_the_next_is_whole() {
-    let mut store = late_store();
-    store.failing_prefix = Some(b"bad");
+    let (flash, store) = late_store_on_flash();
     let bench = TestServer::over(store, Limits::default());
-    let script = [set("a", b"1"), b"get a bad1 a bad2\r\nget a\r\n".to_vec()].concat();
+    flash.set_faults(Faults { read_one_in: 1, ..Faults::default() });
+    let script = [set("a", b"1"), b"get a cold1 a cold2\r\nget a\r\n".to_vec()].concat();
     let reply = String::from_utf8(bench.exchange(&script)).unwrap();
     assert!(reply.starts_with("STORED\r\nVALUE a 0 1\r\n1\r\nSERVER_ERROR the drive failed"), "{reply}");
     assert!(reply.ends_with("log\r\nVALUE a 0 1\r\n1\r\nEND\r\n"), "{reply}");
@@ -369,7 +384,7 @@ fn unix_sockets_speak_both_protocols_too() {
     let path = std::env::temp_dir().join(format!("tapetum-sockets-{}", std::process::id()));
     let addresses = vec![Address::Unix(path.clone()), "127.0.0.1:0".parse().unwrap()];
     let options = self::options(addresses);
-    let server = Server::start(Arc::new(late_store()), options).unwrap();
+    let server = Server::start(late_slot(), options).unwrap();
     let mut client = UnixStream::connect(&path).unwrap();
     client.write_all(&[set("a", b"1"), b"get a\r\nquit\r\n".to_vec()].concat()).unwrap();
     let mut reply = Vec::new();
@@ -390,7 +405,7 @@ fn a_socket_that_is_taken_is_an_error_that_names_it() {
     let bench = TestServer::new(Limits::default());
     let addresses = vec![bench.address.parse().unwrap()];
     let options = self::options(addresses);
-    let error = Server::start(Arc::new(late_store()), options).err().unwrap().to_string();
+    let error = Server::start(late_slot(), options).err().unwrap().to_string();
     assert!(error.contains(&bench.address) && error.contains("--memcached"), "{error}");
 }
 
@@ -407,7 +422,8 @@ fn http(address: std::net::SocketAddr, request: &[u8]) -> String {
 fn prometheus_sees_what_stats_says() {
     let mut options = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
     options.metrics = Some("0".parse().unwrap());
-    let server = Server::start(Arc::new(late_store()), options).unwrap();
+    let store = late_store();
+    let server = Server::start(Arc::new(StoreSlot::new(store.clone())), options).unwrap();
     let metrics: std::net::SocketAddr = server.metrics_addresses()[0].to_string().parse().unwrap();
     assert!(metrics.ip().is_loopback());
     let mut client = TcpStream::connect(server.addresses()[0].to_string()).unwrap();
@@ -422,7 +438,8 @@ fn prometheus_sees_what_stats_says() {
     assert_eq!((&crowd[0]).read(&mut [0; 1]).unwrap(), 0, "the oldest has made room");
     drop(crowd);
     assert!(reply.starts_with("HTTP/1.1 200 OK\r\n"), "{reply}");
-    for line in ["tapetum_cmd_set_total 1", "# TYPE tapetum_items_total counter", "tapetum_index_entries 1"] {
+    let entries = format!("tapetum_index_entries {}", store.stats().index_entries);
+    for line in ["tapetum_cmd_set_total 1", "# TYPE tapetum_items_total counter", &entries] {
         assert!(reply.lines().any(|found| found == line), "{line} is not in {reply}");
     }
     assert!(http(metrics, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
@@ -432,7 +449,7 @@ fn prometheus_sees_what_stats_says() {
     assert!(http(metrics, &long).starts_with("HTTP/1.1 431 "));
     let mut taken = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
     taken.metrics = Some(metrics.to_string().parse().unwrap());
-    let error = Server::start(Arc::new(late_store()), taken).err().unwrap().to_string();
+    let error = Server::start(late_slot(), taken).err().unwrap().to_string();
     assert!(error.contains(&metrics.to_string()) && error.contains("--metrics"), "{error}");
     server.stop().unwrap();
     assert!(TcpStream::connect(metrics).is_err());
@@ -440,28 +457,41 @@ fn prometheus_sees_what_stats_says() {
 
 #[test]
 fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
-    let bench = TestServer::new(Limits { in_flight_bytes: 0x10_0000, ..Limits::default() });
+    let (flash, store) = late_store_on_flash();
+    let front_bytes = 0x10_0000;
+    let bench = TestServer::over(store.clone(), Limits { in_flight_bytes: front_bytes as usize, ..Limits::default() });
     let script = [
         set("a", b"1"),
-        b"resize memory 20000000\r\nget a\r\nresize memory 5\r\nresize capacity 5 noreply\r\n".to_vec(),
-        b"resize capacity 2000000000\r\ncache_memlimit 64\r\ncache_memlimit 8\r\n".to_vec(),
-        b"stats inspect\r\nstats inspect abc\r\nget a\r\n".to_vec(),
+        b"resize memory 128000000\r\nget a\r\nresize memory 5\r\nresize capacity 5 noreply\r\n".to_vec(),
+        b"resize capacity 300000000\r\ncache_memlimit 128\r\ncache_memlimit 8\r\n".to_vec(),
+        b"stats inspect abc\r\nget a\r\n".to_vec(),
     ];
-    let located = "STAT hash_key 00000000000000000000000000000003\r\nSTAT place nowhere\r\nEND\r\n";
+    let too_few = |bytes: u64| {
+        let refused = store.resize_memory(bytes.saturating_sub(front_bytes));
+        let Err(Error::TooLittleMemory { least_bytes, needed_for, .. }) = refused else { panic!("{refused:?}") };
+        let error = Error::TooLittleMemory {
+            memory_bytes: bytes,
+            least_bytes: least_bytes + front_bytes,
+            needed_for: format!("{needed_for}, beside the 1MiB of the front doors"),
+        };
+        error.to_string()
+    };
+    let located = inspect_lines::location_lines(&tapetum::locate(&store, KeyspaceRef::DEFAULT, b"abc").unwrap());
+    let located: String = located.iter().map(|(name, value)| format!("STAT {name} {value}\r\n")).collect();
+    assert!(located.contains("STAT hash_key ") && located.contains("STAT place nowhere\r\n"), "{located}");
     let expected = [
         b"STORED\r\nOK\r\n".to_vec(),
         hit("a", b"1"),
-        b"SERVER_ERROR 5 of memory are too few for this store, beside the 1MiB of the front doors: give 11MiB or more\r\n".to_vec(),
-        b"OK\r\nOK\r\n".to_vec(),
-        b"MEMLIMIT_ADJUST_FAILED 8MiB of memory are too few for this store, beside the 1MiB of the front doors: give 11MiB or more\r\n"
-            .to_vec(),
-        b"STAT superblock:store_id 7\r\nEND\r\n".to_vec(),
-        located.as_bytes().to_vec(),
+        format!("SERVER_ERROR {}\r\nOK\r\nOK\r\n", too_few(5)).into_bytes(),
+        format!("MEMLIMIT_ADJUST_FAILED {}\r\n{located}END\r\n", too_few(8 << 20)).into_bytes(),
         hit("a", b"1"),
     ];
     assert_same(&bench.exchange(&script.concat()), &expected.concat());
+    let inspected = String::from_utf8(bench.exchange(b"stats inspect\r\nget a\r\n")).unwrap();
+    let store_id = format!("STAT superblock:store_id {}\r\n", store.id());
+    assert!(inspected.contains(&store_id) && inspected.ends_with("END\r\nVALUE a 0 1\r\n1\r\nEND\r\n"), "{inspected}");
     let settings = String::from_utf8(bench.exchange(b"stats settings\r\n")).unwrap();
-    assert!(settings.contains("STAT maxbytes 67108864\r\n"), "{settings}");
+    assert!(settings.contains("STAT maxbytes 134217728\r\n"), "{settings}");
     // More than the machine has.
     for (line, word) in
         [("resize memory 999999999999999", "SERVER_ERROR"), ("cache_memlimit 900000000", "MEMLIMIT_ADJUST_FAILED")]
@@ -471,8 +501,9 @@ fn what_takes_long_is_answered_in_its_turn_and_holds_up_nobody_else() {
     }
     // One that waits, and one that left before its answer, keep no one.
     let mut waiting = bench.client();
-    waiting.write_all(b"resize memory 20000000\r\n").unwrap();
-    drop(bench.client().write_all(b"resize memory 20000000\r\nstats inspect\r\n"));
+    flash.stall_nth_write(1, 100_000);
+    waiting.write_all(b"resize capacity 310000000\r\n").unwrap();
+    drop(bench.client().write_all(b"resize memory 128000000\r\nstats inspect\r\n"));
     assert_same(&bench.exchange(b"get a\r\n"), &hit("a", b"1"));
     let mut answer = [0; 4];
     waiting.read_exact(&mut answer).unwrap();

@@ -1,86 +1,89 @@
 //! A panic in a worker ends the process at once, says so in its log, and loses nothing that was acknowledged. The server is this test
-//! run again by itself, over a real store whose sessions panic at one key.
+//! run again by itself, over a store whose flash panics when a worker reads it.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{self, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use tapetum::{Error, Inspection, KeyspaceRef, Location, Reply, Request, SlabClass, Stats, ValueRange};
+use crate::common::{drive_of, flush, new_on};
+use tapetum::{Store, StoreOptions};
+use tapetum_drive::{
+    Command, Completion, Env, FileFlash, Flash, FlashError, FlashQueue, IoEngine, Operation, PairMemory,
+};
 use tapetum_server::doors::options::Options;
 use tapetum_server::logging::Log;
 use tapetum_server::server::Server;
-use tapetum_server::store::engine::{Session, Store};
+use tapetum_server::store::store_slot::StoreSlot;
 
 const FOLDER: &str = "TAPETUM_TEST_PANICS_IN";
-const KEY: &[u8] = b"panic";
+const CAPACITY_BYTES: u64 = 64 << 20;
+/// A key that only flash has.
+const KEY: &str = "panic";
 
-struct PanickingSession(tapetum::Session);
+/// Flash that panics when a worker reads it.
+struct PanickingFlash(FileFlash);
 
-impl Session for PanickingSession {
-    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
-        assert_ne!(request.key(), KEY, "planted");
-        self.0.submit_to(keyspace, token, request).expect("one client sends one at a time");
+impl Flash for PanickingFlash {
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes()
     }
 
-    fn poll(&mut self, replies: &mut Vec<Reply>) {
-        self.0.poll(replies);
+    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
+        self.0.grow(capacity_bytes)
     }
 
-    fn bytes(&self, value: ValueRange) -> &[u8] {
-        self.0.bytes(value)
+    fn sector_bytes(&self) -> u32 {
+        self.0.sector_bytes()
     }
 
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
+    fn describe(&self) -> String {
+        self.0.describe()
     }
 
-    fn event_fds(&self) -> Vec<RawFd> {
-        self.0.event_fds()
-    }
-}
-
-struct PanickingStore(tapetum::Store);
-
-impl Store for PanickingStore {
-    type Session = PanickingSession;
-
-    fn session(&self) -> Result<PanickingSession, Error> {
-        self.0.session().map(PanickingSession)
-    }
-
-    fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-
-    fn slabs(&self) -> Vec<SlabClass> {
-        self.0.slabs()
-    }
-
-    fn inspect(&self) -> Result<Inspection, Error> {
-        tapetum::inspect(&self.0)
-    }
-
-    fn locate(&self, keyspace: KeyspaceRef, key: &[u8]) -> Result<Location, Error> {
-        tapetum::locate(&self.0, keyspace, key)
-    }
-
-    fn resize_capacity(&self, bytes: u64) -> Result<(), Error> {
-        self.0.resize_capacity(bytes)
-    }
-
-    fn resize_memory(&self, bytes: u64) -> Result<(), Error> {
-        self.0.resize_memory(bytes)
+    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
+        Ok(Box::new(PanickingQueue(self.0.open_queue(memory, depth)?)))
     }
 }
 
-fn open(folder: &Path) -> tapetum::Store {
-    let options = tapetum::Options::new().capacity_bytes(64 << 20).memory_bytes(64 << 20);
-    options.open(folder.join("data")).unwrap()
+struct PanickingQueue(Box<dyn FlashQueue>);
+
+impl FlashQueue for PanickingQueue {
+    unsafe fn submit(&mut self, command: &Command) {
+        let is_of_worker = thread::current().name().is_some_and(|name| name.starts_with("worker"));
+        assert!(!is_of_worker || !matches!(command.operation, Operation::Read { .. }), "planted");
+        // SAFETY: by our caller's word.
+        unsafe { self.0.submit(command) };
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        self.0.poll(completions);
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) {
+        self.0.wait(timeout);
+    }
+
+    fn event_fd(&self) -> Option<RawFd> {
+        self.0.event_fd()
+    }
+}
+
+fn options() -> StoreOptions {
+    StoreOptions::new(CAPACITY_BYTES, 32 << 20).with_write_buffers_of(128 << 10)
+}
+
+fn open(flash: Arc<dyn Flash>) -> Store {
+    Store::open_on(&drive_of(flash, &options(), Env::system()), &options()).unwrap()
+}
+
+fn data(folder: &Path) -> FileFlash {
+    FileFlash::open(&folder.join("data"), IoEngine::Blocking, &Env::system()).unwrap()
 }
 
 /// The server, if this process was started to be one.
@@ -90,7 +93,8 @@ fn serves_until_it_panics() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let log = Log::of_server(tracing::Level::INFO).unwrap();
     let options = Options { log: log.losses(), ..Options::at(vec!["127.0.0.1:0".parse().unwrap()]) };
-    let server = Server::start(Arc::new(PanickingStore(open(&folder))), options).unwrap();
+    let slot = StoreSlot::new(open(Arc::new(PanickingFlash(data(&folder)))));
+    let server = Server::start(Arc::new(slot), options).unwrap();
     tracing::info!("listening at {}", server.addresses()[0]);
     std::thread::sleep(Duration::from_secs(60));
     panic!("it should have ended by then");
@@ -100,7 +104,14 @@ fn serves_until_it_panics() {
 fn a_panic_in_a_worker_ends_the_process_and_loses_nothing() {
     let folder = std::env::temp_dir().join(format!("tapetum-panics-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let flash = FileFlash::create(&folder.join("data"), CAPACITY_BYTES, IoEngine::Blocking, &Env::system()).unwrap();
+    let drive = drive_of(Arc::new(flash), &options(), Env::system());
+    let store = new_on(&drive, &options());
+    store.put(KEY.as_bytes(), b"value").unwrap();
+    flush(&store);
+    store.close().unwrap();
+    drop((store, drive));
+    let mut child = process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "panics::serves_until_it_panics", "--ignored", "--nocapture"])
         .env(FOLDER, &folder)
         .stdout(Stdio::null())
@@ -123,7 +134,7 @@ fn a_panic_in_a_worker_ends_the_process_and_loses_nothing() {
         replies.read_line(&mut reply).unwrap();
         assert_eq!(reply, "STORED\r\n");
     }
-    client.write_all(b"set panic 0 0 1\r\nx\r\n").unwrap();
+    client.write_all(format!("get {KEY}\r\n").as_bytes()).unwrap();
     let (mut said, mut rest) = (String::new(), Vec::new());
     log.read_to_string(&mut said).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(6), "SIGABRT: {said}");
@@ -131,7 +142,7 @@ fn a_panic_in_a_worker_ends_the_process_and_loses_nothing() {
     // It may end with an error: the process is gone.
     let _ = replies.read_to_end(&mut rest);
     assert!(rest.is_empty(), "an answer came from a server that panicked");
-    let store = open(&folder);
+    let store = open(Arc::new(data(&folder)));
     for number in 0..100 {
         assert_eq!(store.get(format!("key{number}").as_bytes()).unwrap().unwrap().value, b"value");
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::memory_engine::MemoryStore;
+use crate::late_store::late_store;
+use tapetum::Store;
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::Server;
-use tapetum_server::store::engine::Store;
+use tapetum_server::store::store_slot::StoreSlot;
 
 pub struct TestServer {
     server: Option<Server>,
@@ -18,17 +19,17 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Over a store in memory that answers late and in any order.
+    /// Over a store that answers late and in any order.
     pub fn new(limits: Limits) -> TestServer {
         TestServer::over(late_store(), limits)
     }
 
-    pub fn over(store: impl Store, limits: Limits) -> TestServer {
+    pub fn over(store: Store, limits: Limits) -> TestServer {
         TestServer::start(store, Options { limits, ..Options::at(vec!["127.0.0.1:0".parse().unwrap()]) })
     }
 
-    pub fn start(store: impl Store, options: Options) -> TestServer {
-        let server = Server::start(Arc::new(store), options).unwrap();
+    pub fn start(store: Store, options: Options) -> TestServer {
+        let server = Server::start(Arc::new(StoreSlot::new(store)), options).unwrap();
         let address = server.addresses()[0].to_string();
         TestServer { server: Some(server), address }
     }
@@ -75,12 +76,6 @@ impl Drop for TestServer {
             server.stop().unwrap();
         }
     }
-}
-
-pub fn late_store() -> MemoryStore {
-    let mut store = MemoryStore::new();
-    store.late = true;
-    store
 }
 
 pub fn set(key: &str, value: &[u8]) -> Vec<u8> {

@@ -42,7 +42,7 @@ fn bytes(line: &str, stamps: &mut Stamps, received: Option<&[u8]>) -> Vec<u8> {
 fn every_vector_is_answered_as_it_stands() {
     let options = StoreOptions::new(CAPACITY_BYTES, MEMORY_BYTES).with_tier(1 << 20);
     let (_drive, store) = crate::common::store_in_memory(CAPACITY_BYTES, &options);
-    let mut packets = Packets::new(store.session().unwrap());
+    let mut packets = Packets::new(&store).unwrap();
     let (mut stamps, mut vectors) = (Stamps::new(), 0);
     for vector in VECTORS.split("\n\n").skip(1) {
         let lines = |mark| vector.lines().filter_map(move |line| line.strip_prefix(mark));

@@ -2,23 +2,23 @@
 
 use tapetum::{Condition, Initial, Request};
 
-use super::door::{DoorContext, Memcached};
+use super::door::Memcached;
 use super::submit::general_lines;
-use crate::net::connection::Client;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::protocol::binary::{self, Origin, Status};
 use crate::protocol::reply::{self, BinaryAnswer, Form};
 use crate::protocol::{VERSION, expiry_from_client};
 use crate::stats::count;
-use crate::store::engine::Session;
 
 impl Memcached {
     /// `None` if the command has to wait.
-    pub(super) fn binary_command<S: Session>(
+    pub(super) fn binary_command(
         &mut self,
         origin: Origin,
         command: binary::BinaryCommand<'_>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         use binary::BinaryCommand;
         let form = |answer, quiet| Form::Binary { answer, origin, quiet };
@@ -88,12 +88,12 @@ impl Memcached {
     }
 
     /// `None` if the storage command has to wait.
-    fn binary_store<S: Session>(
+    fn binary_store(
         &mut self,
         origin: Origin,
         command: binary::BinaryCommand<'_>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let binary::BinaryCommand::Store { verb, key, flags, exptime, stamp, value, quiet } = command else {
             unreachable!("it is one")
@@ -114,16 +114,16 @@ impl Memcached {
         Some(())
     }
 
-    fn refuse<S: Session>(&mut self, origin: Origin, status: Status, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+    fn refuse(&mut self, origin: Origin, status: Status, client: &mut Client, cx: &mut Context<'_>) {
         self.answer(Form::Silent, client, cx, |out| reply::binary_refusal(out, origin, status, status.text()));
     }
 
-    fn binary_stats<S: Session>(
+    fn binary_stats(
         &mut self,
         origin: Origin,
         argument: &[u8],
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let lines = match argument {
             b"" => {
@@ -150,13 +150,7 @@ impl Memcached {
     }
 
     /// `stats detail`; `None` if it has to wait. As in memcached a word is known by its beginning.
-    fn binary_detail<S: Session>(
-        &mut self,
-        origin: Origin,
-        word: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    fn binary_detail(&mut self, origin: Origin, word: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let is = |start: &[u8]| word.starts_with(start);
         if is(b" dump") {
             let lines = self.prefix_lines(client, cx)?;
@@ -173,12 +167,12 @@ impl Memcached {
         Some(())
     }
 
-    fn binary_lines<S: Session>(
+    fn binary_lines(
         &mut self,
         origin: Origin,
         lines: Vec<(String, String)>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) {
         self.answer(Form::Silent, client, cx, |out| {
             for (name, value) in lines {

@@ -6,23 +6,18 @@ use tapetum::Expiry;
 use tapetum::{KeyspaceRef, Reply};
 
 use super::listing::Listing;
-use super::pipeline::{Came, Pipeline, Taken};
+use super::pipeline::{self, Came, Taken};
 use super::slots::Slots;
-use super::udp::UdpDoor;
 use super::{outcomes, submit, watching};
-use crate::net::connection::Client;
-use crate::net::context::Context;
-use crate::net::door::{Door, Load, Step};
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
+use crate::doors::door::{Load, Step};
 use crate::net::out::Pool;
 use crate::protocol::kinds;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::stats::count;
 use crate::stats::observers::WatchSeat;
-use crate::store::engine::Session;
 use crate::store::errands::Answer;
-
-/// The worker's context for this door.
-pub(super) type DoorContext<'a, S> = Context<'a, S, Pipeline>;
 
 /// The options of a listener, for all its clients. Options of `--memcached ADDR` belong here.
 #[derive(Clone, Debug)]
@@ -79,33 +74,15 @@ pub struct Memcached {
     pub(super) skipped_line: Option<ThenClose>,
     pub(super) many: Option<ManyKeys>,
     pub(super) listing: Option<Listing>,
-    pub(super) watching: Option<WatchSeat>,
+    pub(in crate::doors) watching: Option<WatchSeat>,
     /// For watchers, the get before the next request has been submitted.
     pub(super) looked_up: bool,
-    pub(super) slots: Slots,
-    pub(super) options: MemcachedOptions,
+    pub(in crate::doors) slots: Slots,
+    pub(in crate::doors) options: MemcachedOptions,
 }
 
-impl Default for Memcached {
-    fn default() -> Memcached {
-        Memcached::new(MemcachedOptions::default())
-    }
-}
-
-impl Door for Memcached {
-    type Options = MemcachedOptions;
-    type PerWorker = Pipeline;
-    type Datagrams = UdpDoor;
-
-    fn open(options: &MemcachedOptions, _client: &mut Client, _pool: &mut Pool) -> Memcached {
-        Memcached::new(options.clone())
-    }
-
-    fn refusal(_options: &MemcachedOptions) -> &'static [u8] {
-        b"ERROR Too many open connections\r\n"
-    }
-
-    fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+impl Memcached {
+    pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         if self.watching.is_some() {
             return self.go_on_watching(input, client, cx);
         }
@@ -123,7 +100,11 @@ impl Door for Memcached {
         }
         let mut at = 0;
         let is_observed = cx.figures.observers.wants(kinds::REQUESTS);
-        if self.slots.are_at_rest() && self.scanned_bytes == 0 && cx.session.answers_at_once() && !is_observed {
+        if self.slots.are_at_rest()
+            && self.scanned_bytes == 0
+            && cx.seat.session().is_some_and(pipeline::answers_at_once)
+            && !is_observed
+        {
             let taken = self.answer_at_once(input, client, cx);
             if taken.requests() > 0 && !taken.stopped {
                 return Step::Took(taken.input_bytes);
@@ -139,9 +120,9 @@ impl Door for Memcached {
         }
     }
 
-    fn complete<S: Session>(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+    pub fn complete(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_>) {
         let outcome = &reply.outcome;
-        let value = outcome.value().map_or(&b""[..], |value| cx.session.bytes(value));
+        let value = outcome.value().map_or(&b""[..], |value| cx.seat.bytes(value));
         let form = self.slots.form(number);
         if form.is_get() {
             let value_bytes = outcome.value().map(|_| value.len());
@@ -160,7 +141,7 @@ impl Door for Memcached {
         self.slots.complete(number, outcome, value, &mut client.out, cx.pool);
     }
 
-    fn complete_errand(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
+    pub fn complete_errand(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
         if self.listing.is_some() {
             return self.listed(number, answer, client, pool);
         }
@@ -168,38 +149,22 @@ impl Door for Memcached {
         self.slots.complete_with(number, reply, &mut client.out, pool);
     }
 
-    fn load(&self) -> Load {
+    pub fn load(&self) -> Load {
         let paused = self.listing.as_ref().is_some_and(Listing::is_paused);
         let lines_bytes = self.watching.as_ref().map_or(0, WatchSeat::held_bytes);
         Load { pending: self.slots.pending() - usize::from(paused), held_bytes: self.slots.held_bytes() + lines_bytes }
     }
 
-    fn place_of(&self, number: u32) -> usize {
-        self.slots.place_of(number)
-    }
-
-    fn charge_bytes(&self, number: u32) -> usize {
-        self.slots.charge_bytes(number)
-    }
-
-    fn recharge(&mut self, number: u32, bytes: usize) {
-        self.slots.charge(number, bytes);
-    }
-
-    fn needs_input(&self) -> bool {
+    pub fn needs_input(&self) -> bool {
         self.listing.is_none() && self.many.as_ref().is_none_or(ManyKeys::is_spent)
     }
 
-    fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.listing.as_ref().is_some_and(Listing::is_paused)
             || self.watching.as_ref().is_some_and(WatchSeat::has_lines)
     }
 
-    fn is_watching(&self) -> bool {
-        self.watching.is_some()
-    }
-
-    fn stalled(&self) -> &'static [u8] {
+    pub fn stalled(&self) -> &'static [u8] {
         match self.protocol {
             Protocol::Text => {
                 b"SERVER_ERROR closed: the rest of the request did not come, and others need the memory\r\n"
@@ -208,16 +173,6 @@ impl Door for Memcached {
         }
     }
 
-    fn fetch_ahead<'a, S: Session>(
-        pipeline: &mut Pipeline,
-        inputs: impl Iterator<Item = (&'a Memcached, &'a [u8])> + Clone,
-        session: &S,
-    ) {
-        pipeline.fetch_ahead(inputs.map(|(door, input)| (door.options.keyspace, input)), session);
-    }
-}
-
-impl Memcached {
     pub fn new(options: MemcachedOptions) -> Memcached {
         Memcached {
             protocol: Protocol::Open,
@@ -251,7 +206,7 @@ impl Memcached {
     }
 
     /// Takes one frame, or one key of a text get. Returns the bytes taken; `None` to stop.
-    fn frame<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Option<usize> {
+    fn frame(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         match (&self.many, self.protocol) {
             (Some(_), _) => self.next_key(rest, client, cx),
             (_, Protocol::Open) => {
@@ -264,7 +219,8 @@ impl Memcached {
     }
 
     /// Answers gets and sets at the start of `rest` at once, as far as possible. No earlier request may be waiting for its answer.
-    fn answer_at_once<S: Session>(&mut self, rest: &[u8], client: &mut Client, cx: &mut DoorContext<'_, S>) -> Taken {
+    fn answer_at_once(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Taken {
+        let Some(session) = cx.seat.session_mut() else { return Taken::default() };
         let many = self.many.take_if(|many| many.touch.is_none());
         if self.many.is_some() {
             return Taken::default();
@@ -272,7 +228,7 @@ impl Memcached {
         let room = client.answer_room(cx.limits, cx.budget);
         let (protocol, keyspace) = (self.protocol, self.options.keyspace);
         let came = Came { protocol, keyspace, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
-        let (pipeline, session) = (&mut *cx.door, &mut *cx.session);
+        let pipeline = &mut *cx.pipeline;
         let may_hold = |bytes: usize| room.has(bytes);
         let mut taken = client.out.append(cx.pool, |out| pipeline.run(came, rest, many, session, out, may_hold));
         self.many = taken.many.take();
@@ -293,12 +249,7 @@ impl Memcached {
         taken
     }
 
-    fn text_frame<S: Session>(
-        &mut self,
-        rest: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<usize> {
+    fn text_frame(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         match text::parse(rest, self.scanned_bytes, cx.limits.item_bytes_max) {
             Parsed::Command { command, consumed_bytes, skip_bytes } => {
                 let taken = self.text_command(command, &rest[..consumed_bytes], client, cx)?;
@@ -313,12 +264,7 @@ impl Memcached {
         }
     }
 
-    fn binary_frame<S: Session>(
-        &mut self,
-        rest: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<usize> {
+    fn binary_frame(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         match binary::parse(rest, cx.limits.item_bytes_max) {
             Parsed::Command { command: (origin, command), consumed_bytes, skip_bytes } => {
                 self.binary_command(origin, command, client, cx)?;

@@ -10,14 +10,14 @@
 
 use tapetum::ListCursor;
 
-use super::door::{DoorContext, Memcached};
+use super::door::Memcached;
 use super::submit::errand_form;
-use crate::net::connection::Client;
-use crate::net::door::Step;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
+use crate::doors::door::Step;
 use crate::net::out::Pool;
 use crate::protocol::dump::{CRAWLER_BUSY, KeyDump};
 use crate::protocol::text;
-use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand, ListOrder, ListSeat};
 
 /// With more unsent bytes than this, the next step waits.
@@ -42,12 +42,7 @@ impl Listing {
 
 impl Memcached {
     /// Begins a list. `None` if it must wait.
-    pub(super) fn list<S: Session>(
-        &mut self,
-        dump: KeyDump,
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    pub(super) fn list(&mut self, dump: KeyDump, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         if client.is_sent_whole() {
             self.say(text::NOT_OVER_UDP, client, cx);
             return Some(());
@@ -65,7 +60,7 @@ impl Memcached {
     }
 
     /// Sends the next step of a list, if the client has room for it.
-    pub(super) fn go_on_listing<S: Session>(&mut self, client: &mut Client, cx: &mut DoorContext<'_, S>) -> Step {
+    pub(super) fn go_on_listing(&mut self, client: &mut Client, cx: &mut Context<'_>) -> Step {
         client.block();
         let Some(listing) = self.listing.as_mut().filter(|_| client.out.unsent_bytes() <= UNSENT_BYTES_MAX) else {
             return Step::Stop(0);

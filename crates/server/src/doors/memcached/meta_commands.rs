@@ -2,24 +2,24 @@
 
 use tapetum::{Condition, Initial, Request, Terms};
 
-use super::door::{DoorContext, Memcached};
-use crate::net::connection::Client;
+use super::door::Memcached;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::protocol::base64;
 use crate::protocol::meta::{Flags, Line, MetaVerb, SetMode};
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::Form;
 use crate::protocol::{expiry_from_client, text};
 use crate::stats::count;
-use crate::store::engine::Session;
 
 impl Memcached {
     /// `None` if the command has to wait. `value` is `None` for one that is over the limit.
-    pub(super) fn meta_command<S: Session>(
+    pub(super) fn meta_command(
         &mut self,
         line: &Line<'_>,
         value: Option<&[u8]>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let mut decoded = [0; base64::DECODED_BYTES_MAX];
         let key = match line.flags.base64 {
@@ -52,26 +52,20 @@ impl Memcached {
     }
 
     /// The reply repeats words of the line: they are kept with the request.
-    fn submit_meta<S: Session>(
+    fn submit_meta(
         &mut self,
         answer: MetaAnswer,
         request: Request<'_>,
         line: &Line<'_>,
         bytes: usize,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let form = Form::Meta { answer, now: cx.now };
         self.submit(form, request, line.tail, bytes + line.tail.len(), client, cx)
     }
 
-    fn meta_get<S: Session>(
-        &mut self,
-        line: &Line<'_>,
-        key: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    fn meta_get(&mut self, line: &Line<'_>, key: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let Flags { vivify, recache, touch, touch_before_recache, touch_after_vivify, unnoticed, .. } = line.flags;
         let expiry = |seconds: Option<i64>| seconds.map(|seconds| expiry_from_client(seconds, cx.now));
         let terms = Terms {
@@ -87,13 +81,13 @@ impl Memcached {
         self.submit_meta(answer, Request::GetAndLease { key, terms }, line, bytes, client, cx)
     }
 
-    fn meta_set<S: Session>(
+    fn meta_set(
         &mut self,
         line: &Line<'_>,
         key: &[u8],
         value: Option<&[u8]>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let Some(value) = value else {
             self.too_large(key, true, client, cx)?;
@@ -124,12 +118,12 @@ impl Memcached {
         Some(())
     }
 
-    fn meta_arithmetic<S: Session>(
+    fn meta_arithmetic(
         &mut self,
         line: &Line<'_>,
         key: &[u8],
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let flags = &line.flags;
         let touched = flags.touch.filter(|_| flags.touch_after_vivify);

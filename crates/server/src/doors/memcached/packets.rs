@@ -1,32 +1,33 @@
 //! The request path without sockets: packets in memory go in, and replies are shown instead of sent. For measurements, and
 //! for whatever is to give the same answers.
 
-use tapetum::{Ask, Reply};
+use tapetum::{Ask, Error, Reply, Store};
 
-use super::door::Memcached;
-use super::pipeline::Pipeline;
-use crate::net::connection::{Client, Connection};
-use crate::net::context::Alone;
+use super::door::{Memcached, MemcachedOptions};
+use crate::doors::connection::{Client, Connection};
+use crate::doors::context::{Alone, unix_seconds};
+use crate::doors::door::Door;
 use crate::net::limits::Limits;
-use crate::net::worker::unix_seconds;
-use crate::store::engine::Session;
+use crate::store::store_slot::StoreSlot;
 
 /// One client and one worker's belongings. One thread at a time.
-pub struct Packets<S> {
-    alone: Alone<S, Pipeline>,
-    connection: Connection<Memcached>,
+pub struct Packets {
+    alone: Alone,
+    connection: Connection,
     replies: Vec<Reply>,
     asks: Vec<Ask>,
 }
 
-impl<S: Session> Packets<S> {
-    pub fn new(session: S) -> Packets<S> {
-        Packets {
-            alone: Alone::new(session, Limits::default(), 0),
-            connection: Connection { client: Client::new(0, 0), door: Memcached::default() },
+impl Packets {
+    pub fn new(store: &Store) -> Result<Packets, Error> {
+        let seat = StoreSlot::new(store.clone()).seat()?;
+        let door = Door::Memcached(Memcached::new(MemcachedOptions::default()));
+        Ok(Packets {
+            alone: Alone::new(seat, Limits::default(), 0),
+            connection: Connection { client: Client::new(0, 0), door },
             replies: Vec::new(),
             asks: Vec::new(),
-        }
+        })
     }
 
     /// Takes packets, whole requests of one protocol, until all are answered or one of them ends it, and shows `sent` the replies.
@@ -36,11 +37,11 @@ impl<S: Session> Packets<S> {
             let mut context = self.alone.context(now);
             taken += self.connection.consume(&packets[taken..], &mut context);
             self.replies.clear();
-            context.session.poll(&mut self.replies);
+            context.seat.poll(&mut self.replies);
             for reply in &self.replies {
                 self.connection.complete(reply.token as u32, reply, &mut context);
             }
-            context.session.take_asks(&mut self.asks);
+            context.seat.take_asks(&mut self.asks);
             for Ask { token, value_bytes } in self.asks.drain(..) {
                 self.connection.ask(token as u32, value_bytes, &mut context);
             }

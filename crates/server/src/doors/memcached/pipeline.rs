@@ -16,9 +16,8 @@ use super::door::{ManyKeys, Protocol};
 use crate::os;
 use crate::protocol::reply::{self, BinaryAnswer, TextAnswer, ValueHead};
 use crate::protocol::{KEY_BYTES_MAX, Parsed, binary, expiry_from_client, meta, meta_reply, text};
-use crate::store::engine::Session;
 use tapetum::PlainPut;
-use tapetum::{KeyDigest, KeyspaceRef, Outcome};
+use tapetum::{KeyDigest, KeyspaceRef, Outcome, Session};
 
 /// Requests of a batch: enough to hide memory latency, few enough for the cache.
 const BATCH: usize = 32;
@@ -115,12 +114,12 @@ impl Default for Pipeline {
 impl Pipeline {
     /// Takes gets and sets from the front of `input`, which begins in the list of keys of `many`, or with a request, and appends their
     /// replies to `out`. `may_hold` says whether so many more bytes may be held for replies.
-    pub fn run<S: Session>(
+    pub fn run(
         &mut self,
         came: Came,
         input: &[u8],
         many: Option<ManyKeys>,
-        session: &mut S,
+        session: &mut Session,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
     ) -> Taken {
@@ -145,8 +144,8 @@ impl Pipeline {
     }
 
     /// Prefetches the items of the first requests of several inputs, at most a batch. A hint: nothing depends on it.
-    pub fn fetch_ahead<'a, S: Session>(&mut self, inputs: impl Iterator<Item = (KeyspaceRef, &'a [u8])>, session: &S) {
-        if !session.answers_at_once() {
+    pub fn fetch_ahead<'a>(&mut self, inputs: impl Iterator<Item = (KeyspaceRef, &'a [u8])>, session: &Session) {
+        if !answers_at_once(session) {
             return;
         }
         let (mut keys, mut count, mut puts) = ([&[][..]; BATCH], 0, 0);
@@ -275,17 +274,17 @@ impl Pipeline {
         }
     }
 
-    fn hash<S: Session>(&mut self, keyspace: KeyspaceRef, input: &[u8], session: &S) {
+    fn hash(&mut self, keyspace: KeyspaceRef, input: &[u8], session: &Session) {
         let mut keys = [&[][..]; BATCH];
         keys.iter_mut().zip(&self.batch).for_each(|(key, asked)| *key = &input[asked.key.clone()]);
         session.digest_each(keyspace, &keys[..self.batch.len()], &mut self.digests);
     }
 
-    fn answer<S: Session>(
+    fn answer(
         &self,
         input: &[u8],
         came: Came,
-        session: &mut S,
+        session: &mut Session,
         out: &mut Vec<u8>,
         may_hold: impl Fn(usize) -> bool,
     ) -> Taken {
@@ -322,6 +321,11 @@ impl Pipeline {
     }
 }
 
+/// Whether DRAM answers gets or sets at once, in stages: see [`Session::digest_each`].
+pub fn answers_at_once(session: &Session) -> bool {
+    session.answers_from_dram() || session.puts_at_once()
+}
+
 /// The key of the get or set that the input begins with, and whether it is a set. For other input it may return a key too.
 fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
     if let Some(found) = binary::key_of(input) {
@@ -336,8 +340,8 @@ fn first_key(input: &[u8]) -> Option<(&[u8], bool)> {
 }
 
 /// Answers a get. Returns the length of its value; `None` if it must be submitted.
-fn get<S: Session>(
-    session: &mut S,
+fn get(
+    session: &mut Session,
     came: Came,
     digest: KeyDigest,
     asked: &TakenRequest,
@@ -375,8 +379,8 @@ fn get<S: Session>(
 }
 
 /// Does a set. Returns `false` if it must be submitted.
-fn set<S: Session>(
-    session: &mut S,
+fn set(
+    session: &mut Session,
     keyspace: KeyspaceRef,
     digest: KeyDigest,
     put: PlainPut<'_>,

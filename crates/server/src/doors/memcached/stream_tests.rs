@@ -1,198 +1,73 @@
-//! Streams of memcached clients over a session that answers when told to: order, limits, room for values.
+//! Streams of memcached clients over a store in memory, whose session answers when it is polled: order, limits, room for values.
 
-use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use tapetum::Expiry;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tapetum::{Access, Ask, Condition, DramItem, KeyDigest, KeyspaceRef, Marks, Outcome, Reply, Request, ValueRange};
+use tapetum::{Ask, Condition, Expiry, KeyspaceRef, Request, Store, StoreOptions, Sync};
+use tapetum_drive::{Drive, Env, FaultyFlash, Flash, MemoryFlash};
 
-use super::door::Memcached;
-use super::pipeline::Pipeline;
+use super::door::{Memcached, MemcachedOptions};
+use crate::common::{drive_of, flush, new_on};
+use crate::doors::connection::{Client, Connection, Stream};
+use crate::doors::context::{Alone, Context, unix_seconds};
+use crate::doors::door::Door;
 use crate::net::arrivals::Arrivals;
-use crate::net::connection::{Client, Connection, Stream};
-use crate::net::context::{Alone, Context};
 use crate::net::gets::Gets;
 use crate::net::limits::{FREE_BYTES, Limits};
 use crate::protocol::many_keys::GET_PIECE_BYTES;
-use crate::store::engine::Session;
-use std::os::fd::RawFd;
-use tapetum::PlainPut;
+use crate::store::store_slot::StoreSlot;
 
-/// A session that answers when told to: gets with the stored value, or else with `value`; all others with a stamp. It can answer gets and
-/// puts of keys in `dram` at once.
-#[derive(Default)]
-struct Slow {
-    submitted: Vec<Submitted>,
-    /// Gets that asked for room and have no answer yet.
-    asking: Vec<Submitted>,
-    asks: Vec<Ask>,
-    value: Vec<u8>,
-    dram: Vec<&'static [u8]>,
-    /// Gets are not answered at once, as in a store without a DRAM tier.
-    gets_wait: bool,
-    /// The session has room for so many requests in flight.
-    in_flight_max: Option<usize>,
-    /// By key: value, flags, and the number of puts before it, for values put unconditionally.
-    items: HashMap<Vec<u8>, (Vec<u8>, u32, u64)>,
-    puts: u64,
-    /// Values of the current replies.
-    values: Vec<u8>,
-}
+const CAPACITY_BYTES: u64 = 64 << 20;
+const TIER_BYTES: u64 = 16 << 20;
 
-struct Submitted {
-    reply: Reply,
-    /// A get of a key that was not put. It gives `value` as it is when the reply comes.
-    shows_value: bool,
-    is_change: bool,
-    value_bytes_allowed: usize,
-}
-
-impl Slow {
-    /// Value, flags and stamp.
-    fn item(&self, key: &[u8]) -> (&[u8], u32, u64) {
-        self.items.get(key).map_or((&self.value, 0, 1), |(value, flags, stamp)| (value, *flags, *stamp))
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8], flags: u32) -> u64 {
-        self.puts += 1;
-        self.items.insert(key.to_vec(), (value.to_vec(), flags, 1 + self.puts));
-        1 + self.puts
-    }
-}
-
-impl Session for Slow {
-    fn submit(&mut self, keyspace: KeyspaceRef, token: u64, request: Request<'_>) {
-        self.submit_within(keyspace, token, request, usize::MAX);
-    }
-
-    fn submit_within(&mut self, _: KeyspaceRef, token: u64, request: Request<'_>, value_bytes_allowed: usize) {
-        let (value, flags, stamp) = self.item(request.key());
-        let (start, value) = (self.values.len(), value.to_vec());
-        let (marks, won, access) = (Marks::NONE, false, Access::default());
-        let outcome = match request {
-            Request::Get { .. } | Request::GetAndLease { .. } => {
-                self.values.extend_from_slice(&value);
-                let value = ValueRange { start, end: self.values.len() };
-                match request {
-                    Request::Get { .. } => Outcome::Value { flags, stamp, expiry: Expiry::NONE, value },
-                    _ => Outcome::Leased { flags, stamp, expiry_before: Some(Expiry::NONE), marks, won, access, value },
-                }
-            }
-            Request::Put { key, value, flags, condition: Condition::Always, .. } => {
-                Outcome::Stored { stamp: self.put(key, value, flags) }
-            }
-            _ => Outcome::Stored { stamp: 1 },
-        };
-        let shows_value = !self.items.contains_key(request.key());
-        let (reply, is_change) = (Reply { token, outcome, read_flash: false }, !request.reads());
-        self.submitted.push(Submitted { reply, shows_value, is_change, value_bytes_allowed });
-    }
-
-    fn poll(&mut self, replies: &mut Vec<Reply>) {
-        for mut submitted in self.submitted.drain(..) {
-            let Submitted { reply, shows_value, value_bytes_allowed, .. } = &mut submitted;
-            if let Outcome::Value { value, .. } | Outcome::Leased { value, .. } = &mut reply.outcome
-                && *shows_value
-            {
-                if self.value.len() > *value_bytes_allowed {
-                    self.asks.push(Ask { token: reply.token, value_bytes: self.value.len() });
-                    self.asking.push(submitted);
-                    continue;
-                }
-                value.start = self.values.len();
-                self.values.extend_from_slice(&self.value);
-                value.end = self.values.len();
-            }
-            replies.push(submitted.reply);
-        }
-    }
-
-    fn take_asks(&mut self, asks: &mut Vec<Ask>) {
-        asks.append(&mut self.asks);
-    }
-
-    fn allow_value(&mut self, token: u64, value_bytes: usize) {
-        let at = self.asking.iter().position(|asking| asking.reply.token == token).unwrap();
-        self.submitted.push(Submitted { value_bytes_allowed: value_bytes, ..self.asking.remove(at) });
-    }
-
-    fn give_up_value(&mut self, token: u64) {
-        self.allow_value(token, usize::MAX);
-        self.submitted.last_mut().unwrap().reply.outcome = Outcome::Missing;
-    }
-
-    fn bytes(&self, value: ValueRange) -> &[u8] {
-        &self.values[value.start..value.end]
-    }
-
-    fn in_flight(&self) -> usize {
-        self.submitted.len() + self.asking.len()
-    }
-
-    fn has_room(&self) -> bool {
-        self.in_flight_max.is_none_or(|max| self.in_flight() < max)
-    }
-
-    fn event_fds(&self) -> Vec<RawFd> {
-        Vec::new()
-    }
-
-    fn answers_from_dram(&self) -> bool {
-        !self.gets_wait
-    }
-
-    fn digest_each(&self, _: KeyspaceRef, keys: &[&[u8]], digests: &mut [KeyDigest]) {
-        for (key, digest) in keys.iter().zip(digests) {
-            *digest = KeyDigest(self.dram.iter().position(|other| other == key).map_or(0, |at| 1 + at as u128));
-        }
-    }
-
-    fn get_from_dram(
-        &mut self,
-        _: KeyspaceRef,
-        KeyDigest(digest): KeyDigest,
-        out: &mut Vec<u8>,
-        mut head: impl FnMut(&mut Vec<u8>, &DramItem, &dyn Fn() -> Access) -> bool,
-    ) -> Option<DramItem> {
-        let key = self.dram.get((digest as usize).checked_sub(1)?)?;
-        let (value, flags, stamp) = self.item(key);
-        let item = DramItem { flags, expiry: Expiry::NONE, stamp, value_bytes: value.len(), marks: Marks::default() };
-        head(out, &item, &Access::default).then(|| {
-            out.extend_from_slice(value);
-            item
-        })
-    }
-
-    fn puts_at_once(&self) -> bool {
-        true
-    }
-
-    fn put_at_once(&mut self, _: KeyspaceRef, KeyDigest(digest): KeyDigest, put: PlainPut<'_>) -> Option<u64> {
-        (digest > 0).then(|| self.put(put.key, put.value, put.flags))
-    }
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: 1 << 20, sync: Sync::EverySecond, ..StoreOptions::new(CAPACITY_BYTES, 64 << 20) }
 }
 
 struct StreamBench {
-    stream: Stream<Memcached>,
+    stream: Stream,
     client: UnixStream,
-    alone: Alone<Slow, Pipeline>,
+    alone: Alone,
+    store: Store,
+    _drive: Drive,
     /// Input comes in pieces through [`crate::net::arrivals`], while the stream brings little.
     arrives: bool,
+    /// Unix seconds.
+    now: u32,
 }
 
 impl StreamBench {
+    /// Over a store that answers no get before it is polled.
     fn new(limits: Limits) -> StreamBench {
-        let (client, server) = UnixStream::pair().unwrap();
-        server.set_nonblocking(true).unwrap();
-        let connection = Connection { client: Client::new(0, 0), door: Memcached::default() };
-        let (stream, alone) =
-            (Stream::new(server.into(), None, connection, 0), Alone::new(Slow::default(), limits, 4096));
-        StreamBench { stream, client, alone, arrives: true }
+        let drive = drive_of(Arc::new(MemoryFlash::new(CAPACITY_BYTES)), &options(), Env::system());
+        StreamBench::over(new_on(&drive, &options()), drive, limits)
     }
 
-    fn with<R>(&mut self, work: impl FnOnce(&mut Stream<Memcached>, &mut Context<'_, Slow, Pipeline>) -> R) -> R {
-        work(&mut self.stream, &mut self.alone.context(1))
+    /// Over a store that answers gets from DRAM at once.
+    fn with_tier(limits: Limits) -> StreamBench {
+        let options = options().with_tier(TIER_BYTES);
+        let drive = drive_of(Arc::new(MemoryFlash::new(CAPACITY_BYTES)), &options, Env::system());
+        StreamBench::over(new_on(&drive, &options), drive, limits)
+    }
+
+    fn over(store: Store, drive: Drive, limits: Limits) -> StreamBench {
+        let (client, server) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let door = Door::Memcached(Memcached::new(MemcachedOptions::default()));
+        let stream = Stream::new(server.into(), None, Connection { client: Client::new(0, 0), door }, 0);
+        let alone = Alone::new(StoreSlot::new(store.clone()).seat().unwrap(), limits, 4096);
+        StreamBench { stream, client, alone, store, _drive: drive, arrives: true, now: 1 }
+    }
+
+    fn with<R>(&mut self, work: impl FnOnce(&mut Stream, &mut Context<'_>) -> R) -> R {
+        work(&mut self.stream, &mut self.alone.context(self.now))
+    }
+
+    fn put(&self, key: &str, value: &[u8]) {
+        self.store.put(key.as_bytes(), value).unwrap();
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -215,78 +90,194 @@ impl StreamBench {
     /// Polls the store once, and handles the results.
     fn poll(&mut self) {
         let mut replies = Vec::new();
-        self.alone.session.poll(&mut replies);
+        self.alone.seat.poll(&mut replies);
         for reply in replies {
             self.with(|stream, cx| stream.connection.complete(reply.token as u32, &reply, cx));
         }
         let mut asks = Vec::new();
-        self.alone.session.take_asks(&mut asks);
+        self.alone.seat.take_asks(&mut asks);
         for Ask { token, value_bytes } in asks {
             self.with(|stream, cx| stream.connection.ask(token as u32, value_bytes, cx));
         }
         self.with(|stream, cx| stream.advance(cx));
-        self.stream.send(&mut self.alone.pool, &self.alone.figures.counters[0], 1);
+        self.stream.send(&mut self.alone.pool, &self.alone.figures.counters[0], self.now);
         self.stream.settle(&self.alone.budget);
     }
+
+    /// Polls until this holds.
+    fn poll_until(&mut self, holds: impl Fn(&StreamBench) -> bool) {
+        for _ in 0..POLLS_MAX {
+            if holds(self) {
+                return;
+            }
+            self.poll();
+        }
+        panic!("it goes no further");
+    }
+
+    /// What the client has not received yet, as far as the socket has it.
+    fn received(&mut self) -> Vec<u8> {
+        let mut received = Vec::new();
+        // Read until nothing more is there.
+        let _ = self.client.read_to_end(&mut received);
+        received
+    }
+
+    fn door(&self) -> &Memcached {
+        match &self.stream.connection.door {
+            Door::Memcached(door) => door,
+            Door::Nbd(_) => unreachable!("it speaks memcached's protocol"),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.alone.seat.in_flight()
+    }
+
+    /// Gets that asked for room and have no answer yet.
+    fn asking(&self) -> usize {
+        self.stream.connection.client.asked.len()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.stream.connection.client.out.unsent_bytes()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.door().slots.held_bytes() + self.unsent_bytes()
+    }
+
+    /// Nothing is asked of the store, and nothing is to be sent.
+    fn is_quiet(&self) -> bool {
+        self.in_flight() == 0 && self.stream.connection.client.out.is_empty()
+    }
+
+    fn hits(&self) -> u64 {
+        self.alone.figures.counters[0].get_hits.load(Ordering::Relaxed)
+    }
+
+    #[track_caller]
+    fn assert_at_rest(&self) {
+        assert_eq!((self.alone.budget.used_bytes(), self.alone.gets.is_idle()), (0, true));
+    }
 }
+
+/// Far more polls than any test needs.
+const POLLS_MAX: usize = 100_000;
 
 #[test]
 fn at_rest_it_holds_no_buffer() {
     let mut bench = StreamBench::new(Limits::default());
+    ["a", "b", "c"].iter().for_each(|key| bench.put(key, &[b'v'; 40_000]));
     for _ in 0..3 {
-        bench.alone.session.value = vec![b'v'; 40_000];
         bench.send(&b"get a b c\r\n".repeat(20));
         bench.send(b"set k 0 0 10000\r\n");
         bench.send(&[b'x'; 10_000]);
         bench.send(b"\r\n");
-        while bench.alone.session.in_flight() > 0 || !bench.stream.connection.client.out.is_empty() {
+        for _ in 0..POLLS_MAX {
+            if bench.is_quiet() {
+                break;
+            }
             bench.poll();
-            let mut sink = vec![0; 1 << 20];
-            let _ = bench.client.read(&mut sink).unwrap();
+            bench.received();
         }
     }
-    assert_eq!(bench.stream.input.capacity(), 0);
-    assert!(bench.stream.connection.door.slots.is_empty());
-    assert_eq!((bench.stream.connection.client.charged_bytes, bench.alone.budget.used_bytes()), (0, 0));
-    assert!(bench.alone.gets.is_idle());
+    assert_eq!((bench.stream.input.capacity(), bench.hits()), (0, 180));
+    assert!(bench.is_quiet() && bench.door().slots.is_empty());
+    assert_eq!(bench.stream.connection.client.charged_bytes, 0);
+    bench.assert_at_rest();
 }
 
-/// The replies to a client that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th piece; and
-/// counts of hits, sets and items.
-fn answers(
-    input: &[u8],
-    dram: &[&'static [u8]],
-    gets_wait: bool,
-    arrives: bool,
-    step: usize,
-    poll_every: usize,
-) -> (Vec<u8>, [u64; 3]) {
-    let mut bench = StreamBench::new(Limits { item_bytes_max: 100, ..Limits::default() });
-    (bench.alone.session.value, bench.alone.session.dram) = (b"a value".to_vec(), dram.to_vec());
-    (bench.alone.session.gets_wait, bench.arrives) = (gets_wait, arrives);
-    for (number, piece) in input.chunks(step).enumerate() {
-        bench.send(piece);
-        if number % poll_every == 0 {
+/// Where a store has its items when clients ask for them.
+#[derive(Clone, Copy)]
+enum Dram<'a> {
+    /// On flash. There is no DRAM tier, and puts wait to be durable: nothing is answered at once.
+    None,
+    /// On flash, without a DRAM tier. Puts are answered at once.
+    Buffers,
+    /// These in the tier, the others on flash. Puts are answered at once.
+    Tier(&'a [&'a [u8]]),
+}
+
+/// Items `a`, `b` and `x` on flash, which completes reads late and in any order.
+struct ItemsOnFlash(FaultyFlash);
+
+impl ItemsOnFlash {
+    const BYTES: u64 = 16 << 20;
+
+    fn options(dram: Dram<'_>) -> StoreOptions {
+        let options = StoreOptions::new(ItemsOnFlash::BYTES, 16 << 20);
+        let at_once = StoreOptions { sync: Sync::EverySecond, ..options };
+        match dram {
+            Dram::None => options,
+            Dram::Buffers => at_once,
+            Dram::Tier(_) => at_once.with_tier(4 << 20),
+        }
+    }
+
+    fn new() -> ItemsOnFlash {
+        let (flash, options) = (FaultyFlash::new(ItemsOnFlash::BYTES, 1), ItemsOnFlash::options(Dram::None));
+        let store = new_on(&drive_of(Arc::new(flash.clone()), &options, Env::system()), &options);
+        for key in [b"a", b"b", b"x"] {
+            store.put(key, b"a value").unwrap();
+        }
+        flush(&store);
+        store.close().unwrap();
+        ItemsOnFlash(flash)
+    }
+
+    /// A client of a store that has these items. The store of each client is its own.
+    fn bench(&self, dram: Dram<'_>, limits: Limits) -> StreamBench {
+        let options = ItemsOnFlash::options(dram);
+        let flash: Arc<dyn Flash> = Arc::new(self.0.fork(1));
+        let drive = drive_of(flash, &options, Env::system());
+        let store = Store::open_on(&drive, &options).unwrap();
+        let bench = StreamBench::over(store, drive, limits);
+        if let Dram::Tier(keys) = dram {
+            let session = bench.alone.seat.session().unwrap();
+            let digests = keys.iter().map(|key| session.digest(KeyspaceRef::DEFAULT, key));
+            let mut warming = bench.store.warm(digests.collect()).unwrap();
+            while !warming.step() {
+                warming.wait();
+            }
+            assert_eq!(warming.warmed().put, keys.len() as u64);
+        }
+        bench
+    }
+
+    /// The replies to a client that sends `input` in pieces of `step` bytes, to a store that is polled after each `poll_every`th piece; and
+    /// counts of hits, sets and items.
+    fn answers(
+        &self,
+        input: &[u8],
+        dram: Dram<'_>,
+        arrives: bool,
+        step: usize,
+        poll_every: usize,
+    ) -> (Vec<u8>, [u64; 3]) {
+        let mut bench = self.bench(dram, Limits { item_bytes_max: 100, ..Limits::default() });
+        (bench.arrives, bench.now) = (arrives, unix_seconds());
+        for (number, piece) in input.chunks(step).enumerate() {
+            bench.send(piece);
+            if number % poll_every == 0 {
+                bench.poll();
+            }
+        }
+        for polls in 0.. {
             bench.poll();
+            // Read input that was left unread while the client was blocked.
+            bench.read();
+            if bench.is_quiet() && bench.door().slots.is_empty() {
+                break;
+            }
+            assert!(polls < POLLS_MAX);
         }
+        bench.assert_at_rest();
+        let counters = &bench.alone.figures.counters[0];
+        let counts = [&counters.get_hits, &counters.cmd_set, &counters.total_items]
+            .map(|counter| counter.load(Ordering::Relaxed));
+        (bench.received(), counts)
     }
-    loop {
-        bench.poll();
-        // Read input that was left unread while the client was blocked.
-        bench.read();
-        let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
-        if bench.alone.session.in_flight() == 0 && slots.is_empty() && out.is_empty() {
-            break;
-        }
-    }
-    assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
-    let counters = &bench.alone.figures.counters[0];
-    let counts = [&counters.get_hits, &counters.cmd_set, &counters.total_items]
-        .map(|counter| counter.load(std::sync::atomic::Ordering::Relaxed));
-    drop(bench.stream);
-    let mut received = Vec::new();
-    bench.client.read_to_end(&mut received).unwrap();
-    (received, counts)
 }
 
 #[test]
@@ -334,14 +325,16 @@ fn what_dram_has_changes_no_reply() {
         b"mg a v N10 R20\r\nmg a u v\r\nmg b v v\r\nmg a v z\r\nmg \r\nmg\r\nms a 1 T0\r\nx\r\nmg a v P L\r\n",
     ]
     .concat();
+    let items = ItemsOnFlash::new();
     for input in [text, meta, binary] {
-        let alone = answers(&input, &[], true, false, usize::MAX, 1);
+        let alone = items.answers(&input, Dram::None, false, usize::MAX, 1);
         assert!(alone.1[0] > 60, "{:?}", alone.1);
-        for dram in [vec![], vec![b"a".as_slice()], vec![b"b"], vec![b"a", b"b", b"x"]] {
+        let tiers: [&[&[u8]]; 4] = [&[], &[b"a"], &[b"b"], &[b"a", b"b", b"x"]];
+        for dram in [Dram::None, Dram::Buffers].into_iter().chain(tiers.map(Dram::Tier)) {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
-                for (gets_wait, arrives) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let seen = answers(&input, &dram, gets_wait, arrives, step, poll_every);
-                    assert!(seen == alone, "{dram:?} in DRAM, by {step} bytes: {:?} for {:?}", seen.1, alone.1);
+                for arrives in [false, true] {
+                    let seen = items.answers(&input, dram, arrives, step, poll_every);
+                    assert!(seen == alone, "by {step} bytes: {:?} for {:?}", seen.1, alone.1);
                 }
             }
         }
@@ -350,37 +343,39 @@ fn what_dram_has_changes_no_reply() {
 
 #[test]
 fn values_from_dram_are_charged_before_others_ask_for_memory() {
-    let mut bench = StreamBench::new(Limits::default());
-    (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    let mut bench = StreamBench::with_tier(Limits::default());
+    bench.put("k", &[b'v'; 100_000]);
     bench.client.write_all(&b"get k\r\n".repeat(10)).unwrap();
     bench.with(|stream, cx| stream.read(cx));
-    assert!(bench.stream.connection.client.out.unsent_bytes() >= 1_000_000);
-    assert!(bench.alone.budget.used_bytes() >= bench.stream.connection.client.out.unsent_bytes());
+    assert!(bench.unsent_bytes() >= 1_000_000);
+    assert!(bench.alone.budget.used_bytes() >= bench.unsent_bytes());
 }
 
 #[test]
 fn values_from_dram_that_nobody_reads_stop_at_the_limit() {
-    let mut bench = StreamBench::new(Limits::default());
-    (bench.alone.session.value, bench.alone.session.dram) = (vec![b'v'; 100_000], vec![b"k".as_slice()]);
+    let mut bench = StreamBench::with_tier(Limits::default());
+    bench.put("k", &[b'v'; 100_000]);
     bench.send(&b"get k\r\n".repeat(300));
-    assert!(bench.stream.connection.client.out.unsent_bytes() <= bench.alone.limits.connection_in_flight_bytes);
-    assert!(bench.stream.connection.client.out.unsent_bytes() > bench.alone.limits.connection_in_flight_bytes / 2);
+    assert!(bench.unsent_bytes() <= bench.alone.limits.connection_in_flight_bytes);
+    assert!(bench.unsent_bytes() > bench.alone.limits.connection_in_flight_bytes / 2);
     assert!(bench.stream.connection.client.blocked);
 }
 
 #[test]
 fn who_sends_much_that_is_answered_at_once_gives_way_to_others() {
     let mut bench = StreamBench::new(Limits::default());
-    bench.alone.session.dram = vec![b"k".as_slice()];
-    let yields =
-        |bench: &StreamBench| bench.alone.figures.counters[0].conn_yields.load(std::sync::atomic::Ordering::Relaxed);
+    let turn = |bench: &StreamBench| {
+        let counters = &bench.alone.figures.counters[0];
+        assert_eq!(bench.in_flight(), 0, "all are done at once");
+        (counters.cmd_set.load(Ordering::Relaxed), counters.conn_yields.load(Ordering::Relaxed))
+    };
+    bench.put("k", b"v");
     // 32 bytes each, so that a read ends at the end of a set.
-    let sets = b"set k 0 0 9 noreply\r\n123456789\r\n".repeat(3000);
-    bench.send(&sets);
-    let puts = bench.alone.session.puts;
-    assert!((1000..2500).contains(&puts) && yields(&bench) == 1, "{puts} in a turn");
+    bench.send(&b"set k 0 0 9 noreply\r\n123456789\r\n".repeat(3000));
+    let (puts, yields) = turn(&bench);
+    assert!((1000..2500).contains(&puts) && yields == 1, "{puts} in a turn");
     bench.with(|stream, cx| stream.read(cx));
-    assert_eq!((bench.alone.session.puts, yields(&bench)), (3000, 1));
+    assert_eq!(turn(&bench), (3000, 1));
 }
 
 #[test]
@@ -399,47 +394,63 @@ fn requests_of_one_client_are_bounded_and_go_on_as_they_are_answered() {
     let limits = Limits { connection_requests: 10, ..Limits::default() };
     let mut bench = StreamBench::new(limits);
     bench.send(&b"delete k\r\n".repeat(100));
-    assert_eq!(bench.alone.session.in_flight(), 10);
+    assert_eq!(bench.in_flight(), 10);
     assert!(!bench.stream.wants_input());
     bench.poll();
-    assert_eq!(bench.alone.session.in_flight(), 10);
+    assert_eq!(bench.in_flight(), 10);
     for _ in 0..9 {
         bench.poll();
     }
-    assert_eq!(bench.alone.session.in_flight(), 0);
+    assert_eq!(bench.in_flight(), 0);
     assert!(bench.stream.wants_input());
 }
 
 #[test]
 fn requests_wait_for_a_session_that_has_no_room() {
     let mut bench = StreamBench::new(Limits::default());
-    bench.alone.session.in_flight_max = Some(3);
-    bench.send(&[b"get a b\r\n".repeat(3), b"append k 0 0 1\r\nv\r\n".repeat(3)].concat());
-    let mut answered = 0;
-    while answered < 9 {
-        let submitted = bench.alone.session.in_flight();
-        assert_eq!((submitted, bench.stream.connection.client.capped()), (3.min(9 - answered), answered < 6));
-        answered += submitted;
-        bench.poll();
+    ["a", "b"].iter().for_each(|key| bench.put(key, b"v"));
+    bench.put("k", b"v");
+    // Another client's values fill the session.
+    let value = vec![b'v'; 1 << 20];
+    let other = |number: u64| 1 << 32 | number;
+    let mut others = 0;
+    while bench.alone.seat.has_room() {
+        let (key, expiry, condition) = (format!("other{others}"), Expiry::NONE, Condition::Always);
+        let put = Request::Put { key: key.as_bytes(), value: &value, flags: 0, expiry, condition };
+        bench.alone.seat.submit(KeyspaceRef::DEFAULT, other(others), put);
+        others += 1;
+        assert!(others < 1000);
     }
-    assert!(bench.stream.connection.door.slots.is_empty());
+    bench.send(&[b"get a b\r\n".repeat(3), b"append k 0 0 1\r\nv\r\n".repeat(3)].concat());
+    assert_eq!((bench.in_flight() as u64, bench.stream.connection.client.capped()), (others, true));
+    let mut replies = Vec::new();
+    while replies.len() < others as usize {
+        bench.alone.seat.poll(&mut replies);
+    }
+    assert!(replies.iter().all(|reply| reply.token >= other(0)));
+    bench.poll();
+    assert!(bench.in_flight() > 0 && !bench.stream.connection.client.capped());
+    bench.poll_until(StreamBench::is_quiet);
+    let found = "VALUE a 0 1\r\nv\r\nVALUE b 0 1\r\nv\r\nEND\r\n".repeat(3) + &"STORED\r\n".repeat(3);
+    assert_eq!(String::from_utf8(bench.received()).unwrap(), found);
+    assert!(bench.door().slots.is_empty());
 }
 
 #[test]
 fn gets_slow_down_when_values_are_large() {
     let mut bench = StreamBench::new(Limits::default());
+    bench.put("k", &vec![b'v'; 1 << 20]);
     bench.send(&b"get k\r\n".repeat(300));
-    let first = bench.alone.session.in_flight();
-    assert!(first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
-    bench.alone.session.value = vec![b'v'; 1 << 20];
-    bench.poll();
-    let coming = bench.alone.session.submitted.len();
-    assert!(coming <= 2, "{coming} of 1 MiB each");
-    // Unread replies stop it completely.
-    for _ in 0..5 {
+    let first = bench.in_flight();
+    assert!(first > 2 && first <= (2 << 20) / Gets::VALUE_BYTES_AT_FIRST);
+    // The first ask for room, and few get it. Unread replies stop it completely.
+    bench.poll_until(|bench| bench.stream.connection.client.blocked);
+    for _ in 0..100 {
         bench.poll();
+        let coming = bench.in_flight() - bench.asking();
+        assert!(coming <= 2, "{coming} of 1 MiB each");
     }
-    assert_eq!(bench.alone.session.submitted.len(), 0);
+    assert_eq!(bench.in_flight(), bench.asking());
     assert!(bench.stream.connection.client.blocked);
 }
 
@@ -447,18 +458,19 @@ fn gets_slow_down_when_values_are_large() {
 fn a_barrier_holds_back_what_follows() {
     let mut bench = StreamBench::new(Limits::default());
     bench.send(b"delete a\r\ndelete b\r\nflush_all\r\ndelete c\r\n");
-    assert_eq!(bench.alone.session.in_flight(), 2);
+    assert_eq!(bench.in_flight(), 2);
     bench.poll();
-    assert_eq!(bench.alone.session.in_flight(), 1);
+    assert_eq!(bench.in_flight(), 1);
     bench.poll();
-    assert_eq!(bench.alone.session.in_flight(), 1);
+    assert_eq!(bench.in_flight(), 1);
     bench.poll();
-    assert_eq!(bench.alone.session.in_flight(), 0);
+    assert_eq!(bench.in_flight(), 0);
 }
 
 #[test]
 fn a_client_that_left_is_finished_once_its_requests_are_answered() {
     let mut bench = StreamBench::new(Limits::default());
+    bench.put("a", b"v");
     bench.send(b"get a\r\n");
     drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
     bench.with(|stream, cx| stream.read(cx));
@@ -479,31 +491,25 @@ fn spent() -> StreamBench {
 #[test]
 fn small_requests_are_served_while_others_hold_the_budget() {
     let mut bench = spent();
-    bench.alone.session.value = vec![b'v'; 1000];
+    let script = [b"set k 0 0 1000\r\n", &[b'v'; 1000][..], b"\r\nget k\r\nset k 0 0 3\r\nabc\r\n"].concat();
     for _ in 0..20 {
-        bench.send(b"set k 0 0 3\r\nabc\r\nget k\r\nset k 0 0 3\r\nabc\r\n");
-        assert!(bench.alone.session.in_flight() > 0);
-        while bench.alone.session.in_flight() > 0 {
-            bench.poll();
-        }
+        bench.send(&script);
+        assert!(bench.in_flight() > 0);
+        bench.poll_until(|bench| bench.in_flight() == 0);
     }
-    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 20);
+    assert_eq!(bench.hits(), 20);
 }
 
 #[test]
 fn a_client_that_pipelines_small_requests_waits_for_nobody() {
     for request in [&b"set k 0 0 3\r\nabc\r\n"[..], b"get k\r\n"] {
         let mut bench = spent();
-        bench.alone.session.value = vec![b'v'; 500];
+        bench.put("k", &[b'v'; 500]);
         bench.send(&request.repeat(100));
-        bench.client.set_nonblocking(true).unwrap();
-        let (mut polls, mut sink) = (0, vec![0; 1 << 20]);
-        while bench.alone.session.in_flight() > 0
-            || !bench.stream.input.is_empty()
-            || bench.stream.connection.client.waits()
-        {
+        let mut polls = 0;
+        while bench.in_flight() > 0 || !bench.stream.input.is_empty() || bench.stream.connection.client.waits() {
             bench.poll();
-            let _ = bench.client.read(&mut sink);
+            bench.received();
             polls += 1;
             assert!(polls < 1000, "{request:?} is stuck");
         }
@@ -516,67 +522,63 @@ fn a_large_value_that_was_tried_comes_when_there_is_room() {
     let replies = ["VALUE k 0 1048576\r\n\r\nEND\r\n", "VA 1048576 f0\r\n\r\n"];
     for (request, reply) in requests.into_iter().zip(replies) {
         let mut bench = spent();
-        bench.alone.session.value = vec![b'v'; 1 << 20];
+        ["k", "l"].iter().for_each(|key| bench.put(key, &vec![b'v'; 1 << 20]));
         bench.send(request);
-        assert_eq!(bench.alone.session.in_flight(), 1, "one is tried");
+        assert_eq!(bench.in_flight(), 1, "one is tried");
         for _ in 0..3 {
             bench.poll();
-            assert_eq!((bench.alone.session.asking.len(), bench.stream.connection.client.out.unsent_bytes()), (1, 0));
+            assert_eq!((bench.in_flight(), bench.asking(), bench.unsent_bytes()), (1, 1, 0));
             assert!(bench.stream.connection.client.waits());
         }
         bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
-        let (mut received, mut sink) = (0, vec![0; 1 << 20]);
-        bench.client.set_nonblocking(true).unwrap();
-        while bench.alone.session.in_flight() > 0 || !bench.stream.connection.client.out.is_empty() {
+        let mut received = 0;
+        for _ in 0..POLLS_MAX {
+            if bench.is_quiet() {
+                break;
+            }
             bench.poll();
-            received += bench.client.read(&mut sink).unwrap_or(0);
+            received += bench.received().len();
         }
         assert_eq!(received, 2 * ((1 << 20) + reply.len()));
-        assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 2);
-        assert_eq!(bench.alone.budget.used_bytes(), 0);
-        assert!(bench.alone.gets.is_idle());
+        assert_eq!(bench.hits(), 2);
+        bench.assert_at_rest();
     }
 }
 
 #[test]
 fn values_larger_than_the_last_ones_come_as_there_is_room() {
     let mut bench = StreamBench::new(Limits::default());
-    bench.alone.session.value = vec![b'v'; 10];
-    let mut sink = vec![0; 4 << 20];
+    bench.put("k", &[b'v'; 10]);
     for _ in 0..40 {
         bench.send(b"get k\r\n");
         bench.poll();
-        let _ = bench.client.read(&mut sink).unwrap();
+        assert!(!bench.received().is_empty());
     }
     const LARGE_BYTES: usize = 1 << 20;
-    bench.alone.session.value = vec![b'v'; LARGE_BYTES];
+    bench.put("k", &vec![b'v'; LARGE_BYTES]);
     bench.send(&b"get k\r\n".repeat(100));
-    assert!(bench.alone.session.in_flight() > 50, "nobody knows yet");
-    bench.client.set_nonblocking(true).unwrap();
-    let (mut received, mut polls) = (0, 0);
-    while bench.alone.session.in_flight() > 0 || bench.stream.connection.client.blocked {
+    assert!(bench.in_flight() > 50, "nobody knows yet");
+    let (mut received, mut polls, mut sink) = (0, 0, vec![0; LARGE_BYTES / 4]);
+    while bench.in_flight() > 0 || bench.stream.connection.client.blocked {
         bench.poll();
-        let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
-        let held_bytes = slots.held_bytes() + out.unsent_bytes();
-        let asking = bench.alone.session.asking.len();
+        let (held_bytes, asking) = (bench.held_bytes(), bench.asking());
         assert!(
             held_bytes <= bench.alone.limits.connection_in_flight_bytes + LARGE_BYTES,
             "{held_bytes}, {asking} ask"
         );
         // The client reads slowly.
         if polls % 4 == 0 {
-            received += bench.client.read(&mut sink[..LARGE_BYTES / 4]).unwrap_or(0);
+            received += bench.client.read(&mut sink).unwrap_or(0);
         }
         polls += 1;
-        assert!(polls < 10_000, "{received} bytes received, {asking} ask");
+        assert!(polls < POLLS_MAX, "{received} bytes received, {asking} ask");
     }
     while !bench.stream.connection.client.out.is_empty() {
         bench.poll();
-        received += bench.client.read(&mut sink).unwrap_or(0);
+        received += bench.received().len();
     }
-    assert_eq!(received, 100 * (LARGE_BYTES + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
-    assert_eq!(bench.alone.budget.used_bytes(), 0);
-    assert!(bench.alone.gets.is_idle());
+    assert_eq!(received + bench.received().len(), 100 * (LARGE_BYTES + "VALUE k 0 1048576\r\n\r\nEND\r\n".len()));
+    bench.assert_at_rest();
 }
 
 #[test]
@@ -595,15 +597,10 @@ fn the_overdraft_goes_back_when_nobody_is_over() {
 #[test]
 fn a_long_line_is_taken_while_others_hold_the_budget() {
     let mut bench = spent();
-    bench.alone.session.value = vec![b'v'; 10];
+    bench.put("key-of-ten", &[b'v'; 10]);
     bench.send(&[&b"get"[..], &b" key-of-ten".repeat(550), b"\r\n"].concat());
-    let mut polls = 0;
-    while bench.alone.session.in_flight() > 0 || bench.stream.connection.door.many.is_some() {
-        bench.poll();
-        polls += 1;
-        assert!(polls < 10_000);
-    }
-    assert_eq!(bench.alone.figures.counters[0].get_hits.load(std::sync::atomic::Ordering::Relaxed), 550);
+    bench.poll_until(|bench| bench.in_flight() == 0 && bench.door().many.is_none());
+    assert_eq!(bench.hits(), 550);
 }
 
 #[test]
@@ -614,38 +611,38 @@ fn a_get_of_any_length_is_answered_piece_by_piece() {
     let key = String::from_utf8_lossy(&KEY);
     let other = format!("VALUE other 0 7\r\n{value}\r\nEND\r\n");
     let expected = format!("VALUE {key} 0 7\r\n{value}\r\n").repeat(keys) + &other + &other;
-    for dram in [&[][..], &[&KEY[..]]] {
-        let mut bench = StreamBench::new(Limits::default());
-        (bench.alone.session.value, bench.alone.session.dram) = (value.into(), dram.to_vec());
+    for mut bench in [StreamBench::new(Limits::default()), StreamBench::with_tier(Limits::default())] {
+        [&key, "other"].iter().for_each(|key| bench.put(key, value.as_bytes()));
         let (mut received, mut held_bytes) = (Vec::new(), 0);
-        bench.client.set_nonblocking(true).unwrap();
         for piece in line.chunks(5000) {
             bench.send(piece);
             held_bytes = held_bytes.max(bench.stream.input.capacity());
-            let mut is_quiet = false;
-            while !is_quiet {
+            for polls in 0.. {
                 bench.poll();
                 bench.read();
-                let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
-                is_quiet = slots.is_empty() && out.is_empty();
-                // Read until nothing more is there.
-                let _ = bench.client.read_to_end(&mut received);
+                received.extend(bench.received());
+                if bench.door().slots.is_empty() && bench.stream.connection.client.out.is_empty() {
+                    break;
+                }
+                assert!(polls < POLLS_MAX);
             }
         }
+        received.extend(bench.received());
         assert!(received == expected.as_bytes(), "{} of {} bytes", received.len(), expected.len());
         assert!((GET_PIECE_BYTES..line.len() / 2).contains(&held_bytes), "{held_bytes}");
-        assert_eq!((bench.alone.budget.used_bytes(), bench.alone.gets.is_idle()), (0, true));
+        bench.assert_at_rest();
     }
 }
 
 #[test]
 fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
     let mut bench = StreamBench::new(Limits::default());
+    bench.put("k", b"");
     for piece in [&b"get "[..], &b"k ".repeat(GET_PIECE_BYTES)].concat().chunks(5000) {
         bench.send(piece);
-        while bench.alone.session.in_flight() > 0 || bench.stream.connection.client.blocked {
+        while bench.in_flight() > 0 || bench.stream.connection.client.blocked {
             bench.poll();
-            let _ = bench.client.read(&mut vec![0; 1 << 20]).unwrap();
+            bench.received();
         }
     }
     bench.client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -654,10 +651,9 @@ fn a_client_that_leaves_in_the_middle_of_a_long_get_is_finished() {
     while !bench.stream.is_finished() {
         bench.poll();
         bench.read();
-        bench.client.set_nonblocking(true).unwrap();
-        let _ = bench.client.read(&mut vec![0; 1 << 20]);
+        bench.received();
         polls += 1;
-        assert!(polls < 100_000);
+        assert!(polls < POLLS_MAX);
     }
 }
 
@@ -697,28 +693,27 @@ fn who_brings_much_at_once_is_read_so_until_he_brings_little() {
 #[test]
 fn values_that_nobody_expected_take_little_where_others_have_spent_the_budget() {
     let mut bench = StreamBench::new(Limits::default());
-    bench.alone.session.value = vec![b'v'; 10];
+    bench.put("k", &[b'v'; 10]);
     for _ in 0..40 {
         bench.send(b"get k\r\n");
         bench.poll();
     }
-    bench.alone.session.value = vec![b'v'; 8000];
+    bench.put("k", &[b'v'; 8000]);
     assert!(bench.alone.budget.allows(7, 1 << 30));
     bench.alone.budget.change(0, bench.alone.limits.in_flight_bytes);
     bench.send(&b"get k\r\n".repeat(100));
     for _ in 0..5 {
         bench.poll();
-        let (slots, out) = (&bench.stream.connection.door.slots, &bench.stream.connection.client.out);
         // Bytes that the socket has taken are not held.
-        assert!(slots.held_bytes() + out.unsent_bytes() <= FREE_BYTES);
+        assert!(bench.held_bytes() <= FREE_BYTES);
     }
-    assert!(bench.alone.session.asking.len() > 10);
+    assert!(bench.asking() > 10);
 }
 
 #[test]
 fn a_client_that_left_while_its_value_waited_for_room_is_finished() {
     let mut bench = spent();
-    bench.alone.session.value = vec![b'v'; 1 << 20];
+    bench.put("k", &vec![b'v'; 1 << 20]);
     bench.send(b"get k\r\n");
     bench.poll();
     assert!(!bench.stream.is_finished());
@@ -732,39 +727,62 @@ fn a_client_that_left_while_its_value_waited_for_room_is_finished() {
 #[test]
 fn nothing_is_done_that_comes_after_a_get_which_waits_for_room() {
     let mut bench = spent();
-    bench.alone.session.value = vec![b'v'; 1 << 20];
+    bench.put("k", &vec![b'v'; 1 << 20]);
     bench.send(b"get k\r\n");
     bench.poll();
     bench.send(b"set k 0 0 3\r\nabc\r\n");
     bench.poll();
-    assert_eq!((bench.alone.session.in_flight(), bench.stream.connection.client.waits()), (1, true), "the get alone");
+    assert_eq!((bench.in_flight(), bench.stream.connection.client.waits()), (1, true), "the get alone");
     bench.alone.budget.change(bench.alone.limits.in_flight_bytes, 0);
-    bench.poll();
-    assert!(matches!(bench.alone.session.submitted[0].reply.outcome, Outcome::Value { .. }), "before the set");
+    let mut received = Vec::new();
+    for _ in 0..POLLS_MAX {
+        bench.poll();
+        bench.read();
+        received.extend(bench.received());
+        if received.ends_with(b"STORED\r\n") {
+            break;
+        }
+    }
+    let expected = [b"VALUE k 0 1048576\r\n", &[b'v'; 1 << 20][..], b"\r\nEND\r\nSTORED\r\n"].concat();
+    assert!(received == expected, "{} bytes: the value from before the set", received.len());
 }
 
 #[test]
 fn what_changes_an_item_waits_for_gets_of_it_that_may_ask() {
-    let changes: [&[u8]; 5] =
-        [b"set k 0 0 3\r\nabc\r\n", b"delete k\r\n", b"gat 9 k\r\n", b"md k\r\n", b"incr k 1\r\n"];
-    for change in changes {
-        for get in [&b"get k\r\n"[..], b"mg k v\r\n"] {
+    let changes: [(&[u8], &str); 5] = [
+        (b"set k 0 0 3\r\nabc\r\n", "STORED\r\n"),
+        (b"delete k\r\n", "DELETED\r\n"),
+        (b"gat 9 k\r\n", "VALUE k 0 1048576\r\n"),
+        (b"md k\r\n", "HD\r\n"),
+        (b"incr k 1\r\n", "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"),
+    ];
+    let value = vec![b'v'; 1 << 20];
+    for (change, reply) in changes {
+        for (get, head, end) in
+            [(&b"get k\r\n"[..], "VALUE k 0 1048576\r\n", "\r\nEND\r\n"), (b"mg k v\r\n", "VA 1048576\r\n", "\r\n")]
+        {
             let mut bench = StreamBench::new(Limits::default());
-            bench.alone.session.value = vec![b'v'; 1 << 20];
+            bench.put("k", &value);
             bench.send(&[get, b"set l 0 0 3\r\nabc\r\n", get, change].concat());
             let what = String::from_utf8([get, change].concat()).unwrap();
-            assert_eq!(bench.alone.session.submitted.len(), 3, "all but the change: {what}");
-            bench.client.set_nonblocking(true).unwrap();
-            let (mut received, mut sink, mut changed) = (0, vec![0; 1 << 20], false);
-            while bench.alone.session.in_flight() > 0 || !bench.stream.connection.client.out.is_empty() {
+            assert_eq!(bench.in_flight(), 3, "all but the change: {what}");
+            let (mut received, mut asked) = (Vec::new(), false);
+            for _ in 0..POLLS_MAX {
+                if bench.is_quiet() {
+                    break;
+                }
+                for get in &bench.stream.connection.client.asked {
+                    // The change is not submitted yet, or it is the one that asks.
+                    assert!(!bench.stream.input.is_empty() || get.number == 3, "{what}");
+                    asked = true;
+                }
                 bench.poll();
-                received += bench.client.read(&mut sink).unwrap_or(0);
-                let asks = !bench.alone.session.asking.is_empty();
-                let changes = bench.alone.session.submitted.iter().any(|submitted| submitted.is_change);
-                assert!(!asks || !changes, "{what}");
-                changed |= changes;
+                received.extend(bench.received());
             }
-            assert!(received > 2 << 20 && changed, "{what}");
+            received.extend(bench.received());
+            let shown = [head.as_bytes(), &value, end.as_bytes()].concat();
+            let expected = [&shown, &b"STORED\r\n"[..], &shown, reply.as_bytes()].concat();
+            assert!(asked && received.starts_with(&expected), "{what}");
         }
     }
 }
@@ -779,17 +797,14 @@ fn answers_that_need_no_store_and_that_nobody_reads_stop_at_the_limit() {
         while !bench.stream.connection.client.blocked {
             bench.send(&b"version\r\n".repeat(1000));
             sent += 1;
-            assert!(sent < 1000, "{} bytes unsent", bench.stream.connection.client.out.unsent_bytes());
+            assert!(sent < 1000, "{} bytes unsent", bench.unsent_bytes());
         }
-        let held_bytes =
-            bench.stream.connection.door.slots.held_bytes() + bench.stream.connection.client.out.unsent_bytes();
+        let held_bytes = bench.held_bytes();
         assert!(held_bytes < bench.alone.limits.connection_in_flight_bytes + 4096, "{held_bytes}");
         assert!(bench.alone.budget.used_bytes() >= held_bytes - FREE_BYTES);
-        bench.client.set_nonblocking(true).unwrap();
-        let mut sink = vec![0; 1 << 20];
         while bench.stream.connection.client.blocked || !bench.stream.connection.client.out.is_empty() {
             bench.poll();
-            let _ = bench.client.read(&mut sink);
+            bench.received();
         }
         assert_eq!(bench.alone.budget.used_bytes(), 0);
     }
@@ -802,6 +817,6 @@ fn a_client_that_hung_up_while_nothing_was_read_is_finished() {
     bench.client.write_all(b"t").unwrap();
     drop(std::mem::replace(&mut bench.client, UnixStream::pair().unwrap().0));
     assert!(bench.stream.hung_up(), "it is blocked, so nobody looks for more");
-    bench.poll();
+    bench.poll_until(|bench| bench.in_flight() == 0);
     assert!(bench.stream.is_finished());
 }

@@ -3,30 +3,29 @@
 use tapetum::Expiry;
 use tapetum::Request;
 
-use super::door::{DoorContext, Memcached, MemcachedOptions};
+use super::door::{Memcached, MemcachedOptions};
 use super::slots::{NextOfKey, ObservedRequest};
 use super::watching::ObservedStore;
-use crate::net::connection::Client;
-use crate::net::door::Door;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::protocol::delete_all_at;
 use crate::protocol::kinds;
 use crate::protocol::reply::{Form, TextAnswer};
 use crate::protocol::text;
 use crate::stats::{self, count};
-use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errand};
 use tapetum_service::escapes;
 
 impl Memcached {
     /// Submits one request that holds `bytes` of memory until it is answered. `None` if it must wait.
-    pub(super) fn submit<S: Session>(
+    pub(super) fn submit(
         &mut self,
         form: Form,
         request: Request<'_>,
         key: &[u8],
         bytes: usize,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let joins = matches!(request, Request::Append { .. } | Request::Prepend { .. });
         let next = match joins && !client.has_asked() {
@@ -61,12 +60,12 @@ impl Memcached {
 
     /// In memcached every request of a key begins with a get of it, which watchers see. In Tapetum only gets read the item, so for watchers
     /// a get is submitted before any other request. `None` if it must wait.
-    fn look_up_for_watchers<S: Session>(
+    fn look_up_for_watchers(
         &mut self,
         form: Form,
         request: &Request<'_>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let key = request.key();
         let is_wanted = !form.is_get() && !key.is_empty() && cx.figures.observers.wants(kinds::FETCHERS);
@@ -82,13 +81,13 @@ impl Memcached {
         Some(())
     }
 
-    pub(super) fn get<S: Session>(
+    pub(super) fn get(
         &mut self,
         form: Form,
         key: &[u8],
         touch: Option<Expiry>,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         let request = match touch {
             None => Request::Get { key },
@@ -101,12 +100,12 @@ impl Memcached {
     }
 
     /// Also deletes the old value: a client that meant to replace it would take it for the new one.
-    pub(super) fn too_large<S: Session>(
+    pub(super) fn too_large(
         &mut self,
         key: &[u8],
         delete: bool,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         if delete {
             self.submit(Form::Silent, Request::Delete { key, stamp: None }, key, 0, client, cx)?;
@@ -120,12 +119,12 @@ impl Memcached {
         client.wait_for_all(self.load()).then_some(())
     }
 
-    pub(super) fn flush_all<S: Session>(
+    pub(super) fn flush_all(
         &mut self,
         form: Form,
         delay: i64,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         self.all_answered(client)?;
         self.submit(form, Request::DeleteAll { at: delete_all_at(delay, cx.now) }, b"", 0, client, cx)?;
@@ -134,23 +133,23 @@ impl Memcached {
     }
 
     /// Sends an errand. It sees everything before it, and everything after it waits.
-    pub(super) fn errand<S: Session>(
+    pub(super) fn errand(
         &mut self,
         errand: Errand,
         form: Form,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<()> {
         self.errand_numbered(errand, form, client, cx).map(|_| ())
     }
 
     /// Like [`Memcached::errand`]. Returns the request's number, and whether the errand was sent; if not, it was answered.
-    pub(super) fn errand_numbered<S: Session>(
+    pub(super) fn errand_numbered(
         &mut self,
         errand: Errand,
         form: Form,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<(u32, bool)> {
         self.all_answered(client)?;
         let admission = client.admit(self.load(), false, 0, cx)?;
@@ -165,31 +164,31 @@ impl Memcached {
     }
 
     /// The lines of `stats detail dump`, if there is room for them.
-    pub(super) fn prefix_lines<S: Session>(&mut self, client: &mut Client, cx: &DoorContext<'_, S>) -> Option<Vec<u8>> {
+    pub(super) fn prefix_lines(&mut self, client: &mut Client, cx: &Context<'_>) -> Option<Vec<u8>> {
         let observers = &cx.figures.observers;
         client.admit_reply(self.load(), observers.prefix_lines_bytes_max(), cx)?;
         Some(observers.prefix_lines())
     }
 
     /// A reply that needs nothing from the store.
-    pub(super) fn answer<S>(
+    pub(super) fn answer(
         &mut self,
         form: Form,
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
         write: impl FnOnce(&mut Vec<u8>),
     ) {
         self.slots.answer(&mut client.out, cx.pool, form, write);
     }
 
     /// Like [`Memcached::answer`], with a line of text.
-    pub(super) fn say<S>(&mut self, line: &str, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+    pub(super) fn say(&mut self, line: &str, client: &mut Client, cx: &mut Context<'_>) {
         self.answer(Form::Silent, client, cx, |out| out.extend_from_slice(line.as_bytes()));
     }
 }
 
 /// The figures of `stats`, with the keyspace that its listener serves.
-pub(super) fn general_lines<S>(options: &MemcachedOptions, cx: &DoorContext<'_, S>) -> Vec<(String, String)> {
+pub(super) fn general_lines(options: &MemcachedOptions, cx: &Context<'_>) -> Vec<(String, String)> {
     let mut lines = stats::lines(cx.figures.general_of(options.keyspace.id(), cx.now));
     lines.extend(cx.figures.device_lines());
     lines.push(("keyspace".into(), escapes::word(&options.keyspace_name)));

@@ -2,25 +2,25 @@
 
 use tapetum::{Condition, Request};
 
-use super::door::{DoorContext, Memcached, ThenClose};
+use super::door::{Memcached, ThenClose};
 use super::submit::{errand_form, general_lines, push_lines};
-use crate::net::connection::Client;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::protocol::dump::KeyDump;
 use crate::protocol::reply::{Form, TextAnswer};
 use crate::protocol::text::Size;
 use crate::protocol::{VERSION, expiry_from_client, text};
 use crate::stats::count;
-use crate::store::engine::Session;
 use crate::store::errands::Errand;
 
 impl Memcached {
     /// `None` if the command has to wait; else how much of its frame is taken.
-    pub(super) fn text_command<S: Session>(
+    pub(super) fn text_command(
         &mut self,
         command: text::TextCommand<'_>,
         frame: &[u8],
         client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<usize> {
         use text::TextCommand;
         match command {
@@ -83,12 +83,7 @@ impl Memcached {
     }
 
     /// `None` if the storage command has to wait.
-    fn text_store<S: Session>(
-        &mut self,
-        command: text::TextCommand<'_>,
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    fn text_store(&mut self, command: text::TextCommand<'_>, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let text::TextCommand::Store { verb, key, flags, exptime, stamp, value, noreply } = command else {
             unreachable!("it is one")
         };
@@ -109,13 +104,7 @@ impl Memcached {
     }
 
     /// Answers a line that has not ended, and throws the rest of it away.
-    fn refuse_line<S: Session>(
-        &mut self,
-        complaint: &str,
-        close: bool,
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) {
+    fn refuse_line(&mut self, complaint: &str, close: bool, client: &mut Client, cx: &mut Context<'_>) {
         self.skipped_line = Some(ThenClose(close));
         if close {
             client.note_error();
@@ -124,12 +113,7 @@ impl Memcached {
     }
 
     /// `None` if it has to wait.
-    fn stats_detail<S: Session>(
-        &mut self,
-        word: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    fn stats_detail(&mut self, word: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let observers = &cx.figures.observers;
         match word {
             b"on" | b"off" => {
@@ -145,12 +129,7 @@ impl Memcached {
         Some(())
     }
 
-    fn text_stats<S: Session>(
-        &mut self,
-        argument: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<()> {
+    fn text_stats(&mut self, argument: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let mut words = text::split(argument);
         let lines = match words.next().unwrap_or_default() {
             b"inspect" => {

@@ -1,11 +1,11 @@
 //! Text gets of many keys: one request a key, one reply for all, and a line that may be longer than a piece of the input.
 
-use super::door::{DoorContext, ManyKeys, Memcached, ThenClose};
-use crate::net::connection::Client;
+use super::door::{ManyKeys, Memcached, ThenClose};
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::protocol::many_keys::{self, MoreKeys};
 use crate::protocol::reply::{self, Form};
 use crate::protocol::text;
-use crate::store::engine::Session;
 use tapetum::Expiry;
 
 impl Memcached {
@@ -24,12 +24,7 @@ impl Memcached {
     }
 
     /// Finds the next keys of a text get that goes on in `rest`; the bytes taken, `None` if more of them must come first.
-    pub(super) fn find_more_keys<S: Session>(
-        &mut self,
-        rest: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<usize> {
+    pub(super) fn find_more_keys(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         match many_keys::more_keys(rest, self.scanned_bytes) {
             MoreKeys::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
             MoreKeys::List { list_bytes, end_bytes } => {
@@ -50,12 +45,7 @@ impl Memcached {
     }
 
     /// Submits the next key of a text get, or ends it; the bytes taken, `None` if it has to wait.
-    pub(super) fn next_key<S: Session>(
-        &mut self,
-        rest: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Option<usize> {
+    pub(super) fn next_key(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         let &ManyKeys { list_bytes, end_bytes, goes_on, touch, stamps } = self.many.as_ref()?;
         let list = &rest[..list_bytes];
         let Some(key) = text::split(list).next() else {

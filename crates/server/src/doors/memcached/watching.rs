@@ -3,15 +3,15 @@
 use tapetum::Expiry;
 use tapetum::{Condition, Outcome, Request};
 
-use super::door::{DoorContext, Memcached};
-use crate::net::connection::Client;
-use crate::net::door::Step;
+use super::door::Memcached;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
+use crate::doors::door::Step;
 use crate::protocol::kinds;
 use crate::protocol::meta_reply::MetaAnswer;
 use crate::protocol::reply::{BinaryAnswer, Form, TextAnswer};
 use crate::protocol::text;
 use crate::stats::observers::{KeyRequest, Observers, push_key};
-use crate::store::engine::Session;
 
 /// With more unsent bytes than this, lines wait in the watcher's buffer.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
@@ -46,7 +46,7 @@ impl ObservedStore {
 }
 
 impl Memcached {
-    pub(super) fn watch<S: Session>(&mut self, kinds: u8, client: &mut Client, cx: &mut DoorContext<'_, S>) {
+    pub(super) fn watch(&mut self, kinds: u8, client: &mut Client, cx: &mut Context<'_>) {
         if client.is_sent_whole() {
             return self.say(text::NOT_OVER_UDP, client, cx);
         }
@@ -56,12 +56,7 @@ impl Memcached {
     }
 
     /// Discards input, and passes on the lines for the client.
-    pub(super) fn go_on_watching<S: Session>(
-        &mut self,
-        input: &[u8],
-        client: &mut Client,
-        cx: &mut DoorContext<'_, S>,
-    ) -> Step {
+    pub(super) fn go_on_watching(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         let Some(seat) = self.watching.as_ref().filter(|seat| seat.has_lines()) else {
             return if input.is_empty() { Step::Stop(0) } else { Step::Took(input.len()) };
         };

@@ -9,13 +9,10 @@ use super::exports::Export;
 use super::negotiation::{Negotiated, Negotiation};
 use super::protocol::handshake::GREETING;
 use super::transmission::Transmission;
-use crate::net::connection::Client;
-use crate::net::context::Context;
-use crate::net::datagrams::NoDatagrams;
-use crate::net::door::{Door, Load, Step};
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
+use crate::doors::door::{Load, Step};
 use crate::net::out::Pool;
-use crate::store::engine::Session;
-use crate::store::errands::Answer;
 
 /// The most clients over all listeners.
 const CLIENTS_MAX: usize = 128;
@@ -51,12 +48,11 @@ impl Drop for Nbd {
     }
 }
 
-impl Door for Nbd {
-    type Options = NbdOptions;
-    type PerWorker = ();
-    type Datagrams = NoDatagrams;
+impl Nbd {
+    /// A client that is still negotiating so long after it connected is closed.
+    pub const READY_SECONDS: u32 = 10;
 
-    fn open(options: &NbdOptions, client: &mut Client, pool: &mut Pool) -> Nbd {
+    pub fn open(options: &NbdOptions, client: &mut Client, pool: &mut Pool) -> Nbd {
         match options.clients.fetch_add(1, Ordering::Relaxed) {
             // The protocol has no message for it.
             CLIENTS_MAX.. => client.close(),
@@ -65,11 +61,7 @@ impl Door for Nbd {
         Nbd { options: options.clone(), phase: Phase::Handshake(Negotiation::default()) }
     }
 
-    fn refusal(_options: &NbdOptions) -> &'static [u8] {
-        b""
-    }
-
-    fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_, S, ()>) -> Step {
+    pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         let exports = &self.options.exports;
         let negotiation = match &mut self.phase {
             Phase::Transmission(transmission) => return transmission.step(input, client, cx),
@@ -97,71 +89,54 @@ impl Door for Nbd {
                 let statuses = negotiation.has_statuses(&export, exports);
                 let durable = self.options.is_durable_at_once;
                 let transmission =
-                    Transmission::new(export, negotiation.is_structured, statuses, durable, cx.session.exchanges());
+                    Transmission::new(export, negotiation.is_structured, statuses, durable, cx.seat.exchanges());
                 self.phase = Phase::Transmission(Box::new(transmission));
                 Step::Took(taken_bytes)
             }
         }
     }
 
-    fn complete<S: Session>(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_, S, ()>) {
+    pub fn complete(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_>) {
         self.serving().complete(number, &reply.outcome, client, cx);
     }
 
-    fn complete_errand(&mut self, _number: u32, _answer: Answer, _client: &mut Client, _pool: &mut Pool) {
-        unreachable!("it sends no errands")
-    }
-
-    fn load(&self) -> Load {
+    pub fn load(&self) -> Load {
         match &self.phase {
             Phase::Handshake(_) => Load::default(),
             Phase::Transmission(transmission) => transmission.load(),
         }
     }
 
-    /// Replies have no order.
-    fn place_of(&self, _number: u32) -> usize {
-        0
-    }
-
-    fn charge_bytes(&self, number: u32) -> usize {
+    pub fn charge_bytes(&self, number: u32) -> usize {
         match &self.phase {
             Phase::Handshake(_) => 0,
             Phase::Transmission(transmission) => transmission.charge_bytes(number),
         }
     }
 
-    fn recharge(&mut self, number: u32, bytes: usize) {
+    pub fn recharge(&mut self, number: u32, bytes: usize) {
         self.serving().recharge(number, bytes);
     }
 
-    fn needs_input(&self) -> bool {
+    pub fn needs_input(&self) -> bool {
         match &self.phase {
             Phase::Handshake(_) => true,
             Phase::Transmission(transmission) => transmission.needs_input(),
         }
     }
 
-    fn has_work(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         matches!(&self.phase, Phase::Transmission(transmission) if transmission.has_work())
     }
 
-    fn wants_turn(&self) -> bool {
+    pub fn wants_turn(&self) -> bool {
         matches!(&self.phase, Phase::Transmission(transmission) if transmission.wants_turn())
     }
 
-    const READY_SECONDS: u32 = 10;
-
-    fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         matches!(self.phase, Phase::Transmission(_))
     }
 
-    fn stalled(&self) -> &'static [u8] {
-        b""
-    }
-}
-
-impl Nbd {
     fn serving(&mut self) -> &mut Transmission {
         match &mut self.phase {
             Phase::Handshake(_) => unreachable!("nothing is asked of the store before there is an export"),

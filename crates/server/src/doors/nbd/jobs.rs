@@ -12,10 +12,9 @@ use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece};
 
 use super::protocol::reply;
 use super::protocol::request::{NbdCommand, NbdRequest};
-use crate::net::context::Context;
+use crate::doors::context::Context;
 use crate::net::out::{OutQueue, Pool};
 use crate::stats::device_stats::DeviceCommand;
-use crate::store::engine::Session;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -62,7 +61,7 @@ pub struct Job {
 
 impl Job {
     /// The job of an accepted request.
-    pub fn new<S: Session>(request: &NbdRequest, held_bytes: usize, cx: &mut Context<'_, S, ()>) -> Job {
+    pub fn new(request: &NbdRequest, held_bytes: usize, cx: &mut Context<'_>) -> Job {
         let (mut start, mut end) = (request.offset, request.offset.saturating_add(request.length.into()));
         let task = match request.command {
             NbdCommand::Read => {
@@ -88,7 +87,7 @@ impl Job {
         let is_forced = request.is_forced() && !matches!(task, Task::Read { .. });
         let needs_sync = is_forced || matches!(task, Task::Flush);
         let NbdRequest { cookie, length, .. } = *request;
-        let (began, exchanges) = (cx.instant(), cx.session.exchanges());
+        let (began, exchanges) = (cx.instant(), cx.seat.exchanges());
         Job {
             cookie,
             began,

@@ -20,16 +20,15 @@ use std::{io, iter, mem};
 
 use tapetum::Reply;
 
-use crate::doors::memcached::door::{DoorContext, Memcached, MemcachedOptions};
-use crate::doors::memcached::pipeline::Pipeline;
-use crate::net::connection::{Client, Connection};
-use crate::net::datagrams::{Datagrams, FIRST_ID};
+use crate::doors::connection::{Client, Connection};
+use crate::doors::context::Context;
+use crate::doors::door::Door;
+use crate::doors::memcached::door::{Memcached, MemcachedOptions};
 use crate::net::listen::{self, LoopbackAddress};
 use crate::os::Interest;
 use crate::protocol::binary::Status;
 use crate::protocol::{reply, text};
 use crate::stats::{Counters, count};
-use crate::store::engine::Session;
 use crate::store::errands::Answer;
 
 use admission::{Request, Silence, admit};
@@ -40,6 +39,8 @@ use socket::{Inbox, Outbox, Queue};
 
 pub use socket::{Name, UdpSocket};
 
+/// The first number of a [`Client`] behind datagrams: above those of all that are connected.
+pub const FIRST_ID: u32 = 1 << 31;
 /// The default address of `--udp`: the same as for TCP.
 pub const ADDRESS_DEFAULT: &str = "127.0.0.1:11211";
 /// The most unanswered requests of one worker.
@@ -99,7 +100,7 @@ impl Terminal {
 
 /// A place in which a request waits for its answer.
 struct Place {
-    connection: Connection<Memcached>,
+    connection: Connection,
     /// The number of the socket through which it came.
     outlet: usize,
     peer: Name,
@@ -203,12 +204,7 @@ impl UdpDoor {
         PLACES - (self.places.len() - self.free.len())
     }
 
-    fn receive_at<S: Session>(
-        &mut self,
-        outlet: usize,
-        inbox: &mut Inbox,
-        cx: &mut DoorContext<'_, S>,
-    ) -> io::Result<()> {
+    fn receive_at(&mut self, outlet: usize, inbox: &mut Inbox, cx: &mut Context<'_>) -> io::Result<()> {
         let received = match self.outlets[outlet].socket.receive(inbox, self.room()) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             other => other?,
@@ -225,7 +221,7 @@ impl UdpDoor {
         Ok(())
     }
 
-    fn begin<S: Session>(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut DoorContext<'_, S>) {
+    fn begin(&mut self, outlet: usize, peer: Name, request: Request<'_>, cx: &mut Context<'_>) {
         let Request { id: request_id, payload, dialect, terms } = request;
         let answers_bytes_max = match terms {
             Terms::Trusted => usize::MAX,
@@ -235,7 +231,9 @@ impl UdpDoor {
             Some(at) => {
                 let place = &mut self.places[at as usize];
                 place.connection.client.renew(self.value_bytes_expected, answers_bytes_max);
-                place.connection.door.renew();
+                if let Door::Memcached(door) = &mut place.connection.door {
+                    door.renew();
+                }
                 (place.outlet, place.peer, place.request_id) = (outlet, peer, request_id);
                 (place.dialect, place.terms, place.withheld) = (dialect, terms, false);
                 at
@@ -244,7 +242,7 @@ impl UdpDoor {
                 let at = self.places.len() as u32;
                 let mut client = Client::new(self.worker, FIRST_ID + at);
                 client.renew(self.value_bytes_expected, answers_bytes_max);
-                let connection = Connection { client, door: Memcached::new(self.options.clone()) };
+                let connection = Connection { client, door: Door::Memcached(Memcached::new(self.options.clone())) };
                 let (rest, withheld) = (Vec::new(), false);
                 self.places.push(Place { connection, outlet, peer, request_id, dialect, terms, rest, withheld });
                 at
@@ -258,7 +256,7 @@ impl UdpDoor {
         self.settle(at, cx);
     }
 
-    fn advance<S: Session>(&mut self, at: u32, cx: &mut DoorContext<'_, S>) {
+    fn advance(&mut self, at: u32, cx: &mut Context<'_>) {
         let place = &mut self.places[at as usize];
         place.connection.settle(place.rest.len(), cx.budget);
         if place.is_too_much() {
@@ -272,7 +270,7 @@ impl UdpDoor {
     }
 
     /// Answers a request that is finished, or drops it if it cannot go on.
-    fn settle<S: Session>(&mut self, at: u32, cx: &mut DoorContext<'_, S>) {
+    fn settle(&mut self, at: u32, cx: &mut Context<'_>) {
         let place = &mut self.places[at as usize];
         place.connection.settle(place.rest.len(), cx.budget);
         match place.progress() {
@@ -323,17 +321,20 @@ impl UdpDoor {
     }
 }
 
-impl Datagrams<Pipeline> for UdpDoor {
-    fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+/// For the worker. Requests are named by their client, from [`FIRST_ID`] on, and their number.
+impl UdpDoor {
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.outlets.iter().map(|outlet| outlet.socket.as_fd())
     }
 
-    fn interest_change(&mut self) -> Option<Interest> {
+    /// The events to watch for, if they have changed.
+    pub fn interest_change(&mut self) -> Option<Interest> {
         let interest = Interest { read: self.room() > 0, ..Interest::NONE };
         (mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
-    fn receive<S: Session>(&mut self, cx: &mut DoorContext<'_, S>) -> io::Result<()> {
+    /// Some socket is readable: takes in what has come, as far as there is room, submits it, and sends what could be answered.
+    pub fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let mut inbox = mem::take(&mut self.inbox);
         let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
         self.inbox = inbox;
@@ -341,27 +342,30 @@ impl Datagrams<Pipeline> for UdpDoor {
         received
     }
 
-    fn complete<S: Session>(&mut self, id: u32, number: u32, reply: &Reply, cx: &mut DoorContext<'_, S>) {
+    /// The outcome of a request has come.
+    pub fn complete(&mut self, id: u32, number: u32, reply: &Reply, cx: &mut Context<'_>) {
         let at = id - FIRST_ID;
         self.places[at as usize].connection.complete(number, reply, cx);
         self.advance(at, cx);
     }
 
-    // A get here does not wait for room: its value is withheld.
-    fn ask<S: Session>(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut DoorContext<'_, S>) {
+    /// A get wants room for a value of `value_bytes`. It does not wait for room here: its value is withheld.
+    pub fn ask(&mut self, id: u32, number: u32, value_bytes: usize, cx: &mut Context<'_>) {
         let place = &mut self.places[(id - FIRST_ID) as usize];
         place.connection.ask(number, value_bytes, cx);
         place.withheld |= place.connection.give_up_asked(cx);
     }
 
-    fn complete_errand<S: Session>(&mut self, id: u32, number: u32, answer: Answer, cx: &mut DoorContext<'_, S>) {
+    /// An errand is done. Its answer is sent.
+    pub fn complete_errand(&mut self, id: u32, number: u32, answer: Answer, cx: &mut Context<'_>) {
         let at = id - FIRST_ID;
         self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
         self.advance(at, cx);
         self.flush(cx.counters);
     }
 
-    fn go_on<S: Session>(&mut self, cx: &mut DoorContext<'_, S>) {
+    /// Some gets of the worker were answered, or asked: goes on with what waited for that, and sends everything answered.
+    pub fn go_on(&mut self, cx: &mut Context<'_>) {
         for at in mem::take(&mut self.held) {
             self.advance(at, cx);
         }

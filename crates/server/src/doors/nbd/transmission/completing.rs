@@ -2,25 +2,19 @@
 
 use tapetum::{BLOCK_BYTES, ChangeStep, Error, Outcome};
 
-use super::{NbdContext, Transmission};
+use super::Transmission;
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
 use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Part, PartKind};
 use crate::doors::nbd::protocol::errors;
-use crate::net::connection::Client;
-use crate::store::engine::Session;
 
 impl Transmission {
     /// Takes the outcome of a part.
-    pub fn complete<S: Session>(
-        &mut self,
-        number: u32,
-        outcome: &Outcome,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) {
+    pub fn complete(&mut self, number: u32, outcome: &Outcome, client: &mut Client, cx: &mut Context<'_>) {
         self.pending -= 1;
         let part = self.parts.get_mut(number as usize);
-        let value = outcome.value().map(|value| cx.session.bytes(value));
+        let value = outcome.value().map(|value| cx.seat.bytes(value));
         if part.is_get() {
             client.got(part.charge_bytes, value.map(<[u8]>::len), cx.gets);
         }
@@ -45,7 +39,7 @@ impl Transmission {
         self.end_part(number as usize, client, cx);
     }
 
-    pub(super) fn end_part<S>(&mut self, number: usize, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+    pub(super) fn end_part(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) {
         let Part { job, held_bytes, .. } = self.parts.take(number);
         self.held_bytes -= held_bytes;
         self.jobs.get_mut(job).parts -= 1;
@@ -53,7 +47,7 @@ impl Transmission {
     }
 
     /// Answers a job if all of it is done.
-    pub(super) fn settle<S>(&mut self, number: usize, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+    pub(super) fn settle(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) {
         let job = self.jobs.get(number);
         let is_queued = self.working.contains(&number);
         if job.parts > 0 || !job.is_handed_out() || is_queued || self.writing == Some(number) {
@@ -71,7 +65,7 @@ impl Transmission {
 }
 
 /// Counts a finished job.
-pub(super) fn count<S>(job: &Job, export: &Export, cx: &NbdContext<'_, S>) {
+pub(super) fn count(job: &Job, export: &Export, cx: &Context<'_>) {
     let took = cx.instant().saturating_duration_since(job.began);
     let counts = cx.figures.devices.of(cx.worker, export.number);
     counts.answered(job.command(), job.length, took, job.error != 0);

@@ -11,22 +11,19 @@ use std::collections::VecDeque;
 
 use tapetum::{BLOCK_BYTES, Patch};
 
+use crate::doors::connection::Client;
+use crate::doors::context::Context;
+use crate::doors::door::{Load, Step};
 use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Numbered, Part, PartKind, Task};
 use crate::doors::nbd::protocol::request::{NbdCommand, NbdRequest, PAYLOAD_BYTES_MAX};
 use crate::doors::nbd::protocol::{NbdParsed, reply};
-use crate::net::connection::Client;
-use crate::net::context::Context;
-use crate::net::door::{Load, Step};
 use crate::net::limits::Limits;
-use crate::store::engine::Session;
 
 /// The most unanswered requests of one client.
 const JOBS_MAX: usize = 128;
 /// Memory that a read takes besides its bytes, for its blocks' states, counted in parts.
 const READ_BESIDE_PART: usize = BLOCK_BYTES;
-
-type NbdContext<'a, S> = Context<'a, S, ()>;
 
 pub struct Transmission {
     export: Export,
@@ -119,7 +116,7 @@ impl Transmission {
         self.held_bytes += more_bytes;
     }
 
-    pub fn step<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut NbdContext<'_, S>) -> Step {
+    pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         self.wants_turn = false;
         let mut goes_on = self.go_on_changing(client, cx);
         let taken = self.take(input, client, cx);
@@ -137,7 +134,7 @@ impl Transmission {
     }
 
     /// Takes from the input, if possible. Returns how much.
-    fn take<S: Session>(&mut self, input: &[u8], client: &mut Client, cx: &mut NbdContext<'_, S>) -> Option<usize> {
+    fn take(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         if self.has_left {
             client.block();
             return None;
@@ -148,12 +145,7 @@ impl Transmission {
         }
     }
 
-    fn take_request<S: Session>(
-        &mut self,
-        input: &[u8],
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<usize> {
+    fn take_request(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         let (request, taken_bytes) = match NbdRequest::parse(input) {
             NbdParsed::Frame(request, taken_bytes) => (request, taken_bytes),
             NbdParsed::NeedMore(bytes) => {
@@ -182,7 +174,7 @@ impl Transmission {
         Some(taken_bytes)
     }
 
-    fn refuse<S>(&mut self, request: &NbdRequest, error: u32, client: &mut Client, cx: &mut NbdContext<'_, S>) {
+    fn refuse(&mut self, request: &NbdRequest, error: u32, client: &mut Client, cx: &mut Context<'_>) {
         client.frame_done(0);
         let payload_bytes = request.payload_bytes();
         if (1..=PAYLOAD_BYTES_MAX).contains(&payload_bytes) {
@@ -199,12 +191,7 @@ impl Transmission {
     }
 
     /// Makes a job of a request. `None` if it must wait.
-    fn begin<S: Session>(
-        &mut self,
-        request: &NbdRequest,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<()> {
+    fn begin(&mut self, request: &NbdRequest, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let mut held_bytes = 0;
         if request.command == NbdCommand::Read {
             let bytes = request.length as usize;
@@ -227,12 +214,12 @@ impl Transmission {
 
     /// Takes the next block of a write, if it has arrived. A failed write's bytes are discarded; its answer follows the last of them,
     /// because clients do not read answers to a request that they are still sending.
-    fn take_payload<S: Session>(
+    fn take_payload(
         &mut self,
         number: usize,
         input: &[u8],
         client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
+        cx: &mut Context<'_>,
     ) -> Option<usize> {
         let job = self.jobs.get_mut(number);
         let piece = job.piece();

@@ -3,13 +3,13 @@
 use tapetum::Expiry;
 use tapetum::{BLOCK_BYTES, BlockChange, BlockPiece, Condition, Patch, Request};
 
+use super::Transmission;
 use super::completing::count;
-use super::{NbdContext, Transmission};
+use crate::doors::connection::{Admission, Client};
+use crate::doors::context::Context;
 use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Part, PartKind, Task};
 use crate::doors::nbd::protocol::{errors, reply};
-use crate::net::connection::{Admission, Client};
-use crate::store::engine::Session;
 
 /// Blocks that a trim looks up before others get their turn: some hundred microseconds.
 const LOOKS_MAX: usize = 1024;
@@ -29,13 +29,13 @@ impl Transmission {
     }
 
     /// Puts the value of a part.
-    pub(super) fn put<S: Session>(
+    pub(super) fn put(
         &mut self,
         part: usize,
         value: &[u8],
         admission: Admission,
         client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
+        cx: &mut Context<'_>,
     ) {
         let key = self.export.device.key(self.parts.get(part).piece.block);
         let put = Request::Put { key: &key, value, flags: 0, expiry: Expiry::NONE, condition: Condition::Always };
@@ -43,14 +43,14 @@ impl Transmission {
     }
 
     /// Begins the change of a part of a block.
-    pub(super) fn change<S: Session>(
+    pub(super) fn change(
         &mut self,
         job: usize,
         piece: BlockPiece,
         patch: Patch,
         admission: Admission,
         client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
+        cx: &mut Context<'_>,
     ) {
         let change = BlockChange::new(piece.within.clone(), patch);
         let part = self.add_part(job, piece, PartKind::Change(change), admission.charge_bytes);
@@ -59,13 +59,13 @@ impl Transmission {
         self.changing.push_back(part);
     }
 
-    pub(super) fn submit<S: Session>(
+    pub(super) fn submit(
         &mut self,
         part: usize,
         request: Request<'_>,
         admission: Admission,
         client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
+        cx: &mut Context<'_>,
     ) {
         self.parts.get_mut(part).charge_bytes = admission.charge_bytes;
         self.pending += 1;
@@ -73,7 +73,7 @@ impl Transmission {
     }
 
     /// Submits the next request of a change. Returns whether it could.
-    pub(super) fn go_on_changing<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
+    pub(super) fn go_on_changing(&mut self, client: &mut Client, cx: &mut Context<'_>) -> bool {
         let Some(&number) = self.changing.front() else { return false };
         let load = self.load();
         let part = self.parts.get(number);
@@ -95,7 +95,7 @@ impl Transmission {
     }
 
     /// Hands out a part of the job whose turn it is. Returns whether it could.
-    pub(super) fn work<S: Session>(&mut self, client: &mut Client, cx: &mut NbdContext<'_, S>) -> bool {
+    pub(super) fn work(&mut self, client: &mut Client, cx: &mut Context<'_>) -> bool {
         let Some(&number) = self.working.front() else { return false };
         let job = self.jobs.get(number);
         let worked = match job.task {
@@ -124,21 +124,16 @@ impl Transmission {
     }
 
     /// Submits the barrier with which a job ends.
-    pub(super) fn sync<S: Session>(
-        &mut self,
-        number: usize,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<()> {
+    pub(super) fn sync(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let admission = client.admit_part(self.load(), None, cx)?;
         let job = self.jobs.get_mut(number);
         job.needs_sync = false;
         // Writes to a store that was withdrawn meanwhile may be lost: for a flush all answered ones, for other jobs their own.
         let told = match job.task {
-            Task::Flush => std::mem::replace(&mut self.exchanges_told, cx.session.exchanges()),
+            Task::Flush => std::mem::replace(&mut self.exchanges_told, cx.seat.exchanges()),
             _ => job.exchanges,
         };
-        if told != cx.session.exchanges() && !self.is_durable_at_once {
+        if told != cx.seat.exchanges() && !self.is_durable_at_once {
             job.fail(errors::IO);
             return Some(());
         }
@@ -150,12 +145,7 @@ impl Transmission {
     }
 
     /// Submits the gets of a read up to the end of a group of blocks: those behind the first share its read of flash.
-    pub(super) fn read<S: Session>(
-        &mut self,
-        number: usize,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<()> {
+    pub(super) fn read(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         // The client is not blocked, because its later requests may pass this read.
         if self.load().pending >= cx.limits.connection_requests / 4 * 3 {
             return None;
@@ -182,12 +172,7 @@ impl Transmission {
     }
 
     /// Deletes the next block that may exist.
-    pub(super) fn free<S: Session>(
-        &mut self,
-        number: usize,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<()> {
+    pub(super) fn free(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         let mut looks = 0;
         while looks < LOOKS_MAX {
             let job = self.jobs.get(number);
@@ -195,7 +180,7 @@ impl Transmission {
                 return Some(());
             }
             let blocks = job.piece().block..job.end / BLOCK;
-            let absent = cx.session.absent_blocks(self.export.keyspace, self.export.device, blocks, LOOKS_MAX - looks);
+            let absent = cx.seat.absent_blocks(self.export.keyspace, self.export.device, blocks, LOOKS_MAX - looks);
             looks += absent.looks;
             if absent.blocks > 0 {
                 // The deletions of absent blocks may not be durable yet.
@@ -206,7 +191,7 @@ impl Transmission {
             }
             looks += 1;
             let key = self.export.device.key(job.piece().block);
-            if !cx.session.has_probably(self.export.keyspace, &key) {
+            if !cx.seat.has_probably(self.export.keyspace, &key) {
                 // The deletion of this block may not be durable yet.
                 self.jobs.get_mut(number).needs_sync |= self.is_durable_at_once;
                 self.next_piece(number);
@@ -223,12 +208,7 @@ impl Transmission {
     }
 
     /// Writes zeros to the next piece.
-    pub(super) fn zero<S: Session>(
-        &mut self,
-        number: usize,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) -> Option<()> {
+    pub(super) fn zero(&mut self, number: usize, client: &mut Client, cx: &mut Context<'_>) -> Option<()> {
         if self.jobs.get(number).piece().is_whole() {
             let admission = client.admit_part(self.load(), None, cx)?;
             let piece = self.next_piece(number);
@@ -245,28 +225,22 @@ impl Transmission {
     }
 
     /// Length and status of the next extent of a block status.
-    fn next_status<S: Session>(&self, job: &Job, looks: &mut usize, cx: &NbdContext<'_, S>) -> (u32, u32) {
+    fn next_status(&self, job: &Job, looks: &mut usize, cx: &Context<'_>) -> (u32, u32) {
         let (piece, Export { keyspace, device, .. }) = (job.piece(), &self.export);
         let blocks = piece.block..job.end.div_ceil(BLOCK);
-        let absent = cx.session.absent_blocks(*keyspace, *device, blocks, STATUS_LOOKS_MAX - *looks);
+        let absent = cx.seat.absent_blocks(*keyspace, *device, blocks, STATUS_LOOKS_MAX - *looks);
         *looks += absent.looks + 1;
         if absent.blocks > 0 {
             let end = ((piece.block + absent.blocks) * BLOCK).min(job.end);
             // The length fits, because that of a request has 32 bits.
             return ((end - job.at) as u32, reply::STATUS_HOLE);
         }
-        let is_there = cx.session.has_probably(*keyspace, &device.key(piece.block));
+        let is_there = cx.seat.has_probably(*keyspace, &device.key(piece.block));
         (piece.within.len() as u32, if is_there { 0 } else { reply::STATUS_HOLE })
     }
 
     /// Answers a block status, for as many blocks as allowed.
-    pub(super) fn tell_statuses<S: Session>(
-        &mut self,
-        number: usize,
-        is_of_one: bool,
-        client: &mut Client,
-        cx: &mut NbdContext<'_, S>,
-    ) {
+    pub(super) fn tell_statuses(&mut self, number: usize, is_of_one: bool, client: &mut Client, cx: &mut Context<'_>) {
         self.working.pop_front();
         let mut job = self.jobs.take(number);
         let mut extents: Vec<(u32, u32)> = Vec::new();

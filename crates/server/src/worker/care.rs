@@ -6,15 +6,12 @@ use std::{io, mem};
 
 use super::Worker;
 use crate::net::census::{self, Census};
-use crate::net::datagrams::Datagrams;
-use crate::net::door::Door;
 use crate::net::mailbox::Mailbox;
 use crate::protocol::kinds;
 use crate::stats::count;
-use crate::store::engine::Session;
 use crate::store::errands::Answer;
 
-impl<S: Session, D: Door> Worker<S, D> {
+impl Worker {
     pub(super) fn look_after_queued(&mut self, connections_max: usize) -> io::Result<()> {
         for _ in 0..connections_max {
             let Some(id) = self.queue.pop_front() else { break };
@@ -147,7 +144,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             true => {}
             false => self.evictions_looked_at = 0,
         }
-        if (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.kicked_at != self.now {
+        if self.kicks && self.kicked_at != self.now {
             self.kicked_at = self.now;
             self.kick_idle();
         }

@@ -5,17 +5,24 @@
 
 use std::time::Instant;
 
-use super::gets::Gets;
-use super::limits::{Budget, Limits};
-use super::out::Pool;
+use tapetum_drive::env::Env;
+
+use super::memcached::pipeline::Pipeline;
+use crate::net::gets::Gets;
+use crate::net::limits::{Budget, Limits};
+use crate::net::out::Pool;
 use crate::stats::latencies::AnsweredAtOnce;
 use crate::stats::{Counters, Figures};
-use crate::store::engine::Session;
 use crate::store::errands::Errands;
+use crate::store::store_slot::Seat;
 
-/// `W` is the door's [`super::door::Door::PerWorker`].
-pub struct Context<'a, S, W> {
-    pub session: &'a mut S,
+/// Unix seconds of the store's clock: see [`Env`].
+pub fn unix_seconds() -> u32 {
+    Env::system().unix_seconds()
+}
+
+pub struct Context<'a> {
+    pub seat: &'a mut Seat,
     pub limits: &'a Limits,
     pub budget: &'a Budget,
     pub figures: &'a Figures,
@@ -32,40 +39,20 @@ pub struct Context<'a, S, W> {
     /// To be measured when all of the report is answered.
     pub at_once: &'a mut AnsweredAtOnce,
     pub gets: &'a mut Gets,
-    pub door: &'a mut W,
+    pub pipeline: &'a mut Pipeline,
 }
 
-impl<S, W> Context<'_, S, W> {
+impl Context<'_> {
     /// The moment, for how long something takes.
     pub fn instant(&self) -> Instant {
         Instant::now()
-    }
-
-    /// The same context for a door that owns a part of `W`.
-    pub fn of_part<V>(&mut self, part: impl FnOnce(&mut W) -> &mut V) -> Context<'_, S, V> {
-        Context {
-            session: self.session,
-            limits: self.limits,
-            budget: self.budget,
-            figures: self.figures,
-            errands: self.errands,
-            worker: self.worker,
-            counters: self.counters,
-            pool: self.pool,
-            scratch: self.scratch,
-            now: self.now,
-            came: self.came,
-            at_once: self.at_once,
-            gets: self.gets,
-            door: part(self.door),
-        }
     }
 }
 
 /// Everything that a [`Context`] lends, without a worker: for packets in memory, and for tests. One thread at a time. Nobody answers
 /// errands.
-pub struct Alone<S, W> {
-    pub session: S,
+pub struct Alone {
+    pub seat: Seat,
     pub limits: Limits,
     pub budget: Budget,
     pub figures: Figures,
@@ -74,14 +61,14 @@ pub struct Alone<S, W> {
     scratch: Vec<u8>,
     at_once: AnsweredAtOnce,
     pub gets: Gets,
-    door: W,
+    pipeline: Pipeline,
 }
 
-impl<S: Session, W: Default> Alone<S, W> {
+impl Alone {
     /// Sockets are read into a buffer of `scratch_bytes`.
-    pub fn new(session: S, limits: Limits, scratch_bytes: usize) -> Alone<S, W> {
+    pub fn new(seat: Seat, limits: Limits, scratch_bytes: usize) -> Alone {
         Alone {
-            session,
+            seat,
             budget: Budget::new(limits.in_flight_bytes),
             gets: Gets::new(limits.in_flight_bytes, 1),
             limits,
@@ -90,13 +77,13 @@ impl<S: Session, W: Default> Alone<S, W> {
             errands: Errands::queue().0,
             scratch: vec![0; scratch_bytes],
             at_once: AnsweredAtOnce::default(),
-            door: W::default(),
+            pipeline: Pipeline::default(),
         }
     }
 
-    pub fn context(&mut self, now: u32) -> Context<'_, S, W> {
+    pub fn context(&mut self, now: u32) -> Context<'_> {
         Context {
-            session: &mut self.session,
+            seat: &mut self.seat,
             limits: &self.limits,
             budget: &self.budget,
             figures: &self.figures,
@@ -109,7 +96,7 @@ impl<S: Session, W: Default> Alone<S, W> {
             came: Instant::now(),
             at_once: &mut self.at_once,
             gets: &mut self.gets,
-            door: &mut self.door,
+            pipeline: &mut self.pipeline,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! when there is room for it. Without this, a client that got small values and then many large ones at once would make the server hold all
 //! of them, beyond the budget.
 //!
-//! Replies leave in an order ([`Door::place_of`]), so room is given in that order. The first of all may take the budget's overdraft; the
+//! Replies leave in an order (`Door::place_of`), so room is given in that order. The first of all may take the budget's overdraft; the
 //! others only what is left of the budget and of the connection's own limit. A value so small that every connection may hold it comes at
 //! once. While a get waits, no more input is taken. A get that asks takes effect when it is allowed, so a door submits no request that
 //! would change its item before it is answered. An append to a long value asks in the same way, for that value and the new one; no request of its
@@ -10,11 +10,9 @@
 
 use super::client::{REQUEST_BYTES, WantedFor};
 use super::{Client, Connection};
-use crate::net::context::Context;
-use crate::net::door::Door;
+use crate::doors::context::Context;
 use crate::net::gets::Gets;
 use crate::net::limits::FREE_BYTES;
-use crate::store::engine::Session;
 
 /// The longest value that comes without asking: within what every connection may hold.
 pub const TRIED_BYTES: usize = FREE_BYTES / 2;
@@ -22,7 +20,7 @@ pub const TRIED_BYTES: usize = FREE_BYTES / 2;
 /// A get that asks and has no answer yet.
 pub struct AskedValue {
     /// Its request's number.
-    number: u32,
+    pub(in crate::doors) number: u32,
     value_bytes: usize,
 }
 
@@ -33,9 +31,9 @@ impl Client {
     }
 }
 
-impl<D: Door> Connection<D> {
+impl Connection {
     /// The get that is request `number` asks.
-    pub fn ask<S: Session>(&mut self, number: u32, value_bytes: usize, cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn ask(&mut self, number: u32, value_bytes: usize, cx: &mut Context<'_>) {
         let place = self.door.place_of(number);
         self.client.has_asked = true;
         let asked = &mut self.client.asked;
@@ -46,7 +44,7 @@ impl<D: Door> Connection<D> {
     }
 
     /// Lets gets go on that asked, as far as there is room; all are given up when there is nobody to send to.
-    pub fn allow_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn allow_asked(&mut self, cx: &mut Context<'_>) {
         while let Some(&AskedValue { number, value_bytes }) = self.client.asked.first() {
             if self.client.gone {
                 self.give_up_asked(cx);
@@ -61,12 +59,12 @@ impl<D: Door> Connection<D> {
             cx.gets.submitted(charge_bytes + more_bytes);
             self.door.recharge(number, charge_bytes + more_bytes);
             self.client.charge(self.client.charged_bytes + more_bytes, cx.budget);
-            cx.session.allow_value(self.client.token(number), value_bytes);
+            cx.seat.allow_value(self.client.token(number), value_bytes);
         }
     }
 
     /// Whether request `number` may hold `more_bytes` more; if not, it waits.
-    fn may_bring<S, W>(&mut self, number: u32, more_bytes: usize, cx: &Context<'_, S, W>) -> bool {
+    fn may_bring(&mut self, number: u32, more_bytes: usize, cx: &Context<'_>) -> bool {
         let client = &mut self.client;
         let held_bytes = client.held_bytes(self.door.load()) + more_bytes;
         if held_bytes <= FREE_BYTES {
@@ -93,11 +91,11 @@ impl<D: Door> Connection<D> {
     }
 
     /// Gives up the gets that wait for room: each is answered with a miss. Whether there were any.
-    pub fn give_up_asked<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> bool {
+    pub fn give_up_asked(&mut self, cx: &mut Context<'_>) -> bool {
         let asked = std::mem::take(&mut self.client.asked);
         for &AskedValue { number, .. } in &asked {
             cx.gets.submitted(self.door.charge_bytes(number));
-            cx.session.give_up_value(self.client.token(number));
+            cx.seat.give_up_value(self.client.token(number));
         }
         self.client.wait = None;
         !asked.is_empty()

@@ -1,5 +1,5 @@
 //! One client's connection: what it may hold ([`Client`]), and its side of a protocol ([`Door`]). Bytes come and go through a
-//! socket ([`Stream`]) or in datagrams ([`super::datagrams`]).
+//! socket ([`Stream`]) or in datagrams ([`super::memcached::udp`]).
 //!
 //! Input is consumed from its first byte, step by step; bytes that are left (a frame that has not arrived whole, or anything while the
 //! client is blocked) stay with the transport that brought them. Owned by one worker.
@@ -15,21 +15,20 @@ use tapetum::{Outcome, Reply};
 
 use super::context::Context;
 use super::door::{Door, Step};
-use super::limits::{Budget, FREE_BYTES};
-use super::out::Pool;
+use crate::net::limits::{Budget, FREE_BYTES};
+use crate::net::out::Pool;
 use crate::stats::count;
-use crate::store::engine::Session;
 use crate::store::errands::Answer;
 use crate::store::failure_log::is_damage;
 
-pub struct Connection<D> {
+pub struct Connection {
     pub client: Client,
-    pub door: D,
+    pub door: Door,
 }
 
-impl<D: Door> Connection<D> {
+impl Connection {
     /// Takes and submits as much of `input` as it may; how many bytes that was.
-    pub fn consume<S: Session>(&mut self, input: &[u8], cx: &mut Context<'_, S, D::PerWorker>) -> usize {
+    pub fn consume(&mut self, input: &[u8], cx: &mut Context<'_>) -> usize {
         let Connection { client, door } = self;
         if client.asks() {
             (client.blocked, client.capped) = (true, false);
@@ -59,7 +58,7 @@ impl<D: Door> Connection<D> {
     }
 
     /// The outcome of request `number` has come.
-    pub fn complete<S: Session>(&mut self, number: u32, reply: &Reply, cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn complete(&mut self, number: u32, reply: &Reply, cx: &mut Context<'_>) {
         if let Outcome::Failed(error) = &reply.outcome {
             if is_damage(error) {
                 count(&cx.counters.store_damaged, 1);

@@ -7,16 +7,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
 use super::{Client, CloseReason, Connection};
+use crate::doors::context::Context;
 use crate::net::arrivals::PIECE_BYTES;
-use crate::net::context::Context;
-use crate::net::door::Door;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
 use crate::net::out::Pool;
 use crate::os::{self, Interest};
 use crate::protocol::kinds;
 use crate::stats::observers::{Observers, transport_words};
 use crate::stats::{Counters, count};
-use crate::store::engine::Session;
 
 /// Bytes read from one client before others get their turn. A request that was answered at once counts as `ANSWER_BYTES`.
 const READ_QUOTA_BYTES: usize = 512 << 10;
@@ -25,11 +23,11 @@ const ANSWER_BYTES: usize = 256;
 const INPUT_BYTES_MIN: usize = 4 << 10;
 const INPUT_BYTES_STEP: usize = 64 << 10;
 
-pub struct Stream<D> {
+pub struct Stream {
     fd: OwnedFd,
     /// `None` for a Unix socket. Stored, because the kernel forgets it when the peer resets the connection.
     peer: Option<SocketAddr>,
-    pub connection: Connection<D>,
+    pub connection: Connection,
     pub(crate) input: Vec<u8>,
     /// The peer sends no more; input that has come is served.
     read_closed: bool,
@@ -51,8 +49,8 @@ pub struct Stream<D> {
     pub listed_as_waiting: bool,
 }
 
-impl<D: Door> Stream<D> {
-    pub fn new(fd: OwnedFd, peer: Option<SocketAddr>, connection: Connection<D>, now: u32) -> Stream<D> {
+impl Stream {
+    pub fn new(fd: OwnedFd, peer: Option<SocketAddr>, connection: Connection, now: u32) -> Stream {
         Stream {
             fd,
             peer,
@@ -114,9 +112,8 @@ impl<D: Door> Stream<D> {
 
     /// Whether the client has exceeded the time for the protocol's beginning.
     pub fn is_unready(&self, now: u32) -> bool {
-        D::READY_SECONDS > 0
-            && !self.connection.door.is_ready()
-            && now.saturating_sub(self.opened_at) > D::READY_SECONDS
+        let seconds_max = self.connection.door.ready_seconds();
+        seconds_max.is_some_and(|seconds_max| now.saturating_sub(self.opened_at) > seconds_max)
     }
 
     /// Whether a value is arriving. An incomplete line does not count: its length is unknown, so only one more byte is expected.
@@ -199,7 +196,7 @@ impl<D: Door> Stream<D> {
     }
 
     /// Takes a piece of [`crate::net::arrivals`]; more may follow.
-    pub fn take_arrived<S: Session>(&mut self, piece: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn take_arrived(&mut self, piece: &[u8], cx: &mut Context<'_>) {
         self.note_read(piece.len(), cx);
         self.take(piece, cx);
         self.connection.client.answered_at_once = 0;
@@ -210,7 +207,7 @@ impl<D: Door> Stream<D> {
     }
 
     /// Consumes input from another's buffer, and keeps only the unconsumed rest.
-    fn take<S: Session>(&mut self, came: &[u8], cx: &mut Context<'_, S, D::PerWorker>) {
+    fn take(&mut self, came: &[u8], cx: &mut Context<'_>) {
         let consumed = self.connection.consume(came, cx);
         if consumed > 0 {
             self.asked_at = cx.now;
@@ -218,13 +215,13 @@ impl<D: Door> Stream<D> {
         self.input.extend_from_slice(&came[consumed..]);
     }
 
-    fn note_read<S, W>(&mut self, bytes: usize, cx: &Context<'_, S, W>) {
+    fn note_read(&mut self, bytes: usize, cx: &Context<'_>) {
         self.moved_at = cx.now;
         count(&cx.counters.bytes_read, bytes as u64);
     }
 
     /// The descriptor is readable.
-    pub fn read<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn read(&mut self, cx: &mut Context<'_>) {
         let (mut quota, mut came_bytes) = (READ_QUOTA_BYTES, 0);
         // Events do not report an unwatched socket's input, so all of it is read.
         while (quota > 0 || self.unwatched) && self.wants_input() {
@@ -253,10 +250,7 @@ impl<D: Door> Stream<D> {
     }
 
     /// Reads into the worker's buffer.
-    fn read_scratch<S: Session>(
-        &mut self,
-        cx: &mut Context<'_, S, D::PerWorker>,
-    ) -> io::Result<Option<(usize, usize)>> {
+    fn read_scratch(&mut self, cx: &mut Context<'_>) -> io::Result<Option<(usize, usize)>> {
         let mut scratch = std::mem::take(cx.scratch);
         let result = os::read(&self.fd, &mut scratch);
         if let Ok(bytes) = result {
@@ -268,7 +262,7 @@ impl<D: Door> Stream<D> {
     }
 
     /// Reads behind the waiting input. `None` if the budget has no room for more.
-    fn read_input<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) -> io::Result<Option<(usize, usize)>> {
+    fn read_input(&mut self, cx: &mut Context<'_>) -> io::Result<Option<(usize, usize)>> {
         if !self.make_room(cx.budget) {
             return Ok(None);
         }
@@ -302,7 +296,7 @@ impl<D: Door> Stream<D> {
     }
 
     /// Continues with waiting input after something was answered or sent.
-    pub fn advance<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
+    pub fn advance(&mut self, cx: &mut Context<'_>) {
         let connection = &mut self.connection;
         if connection.client.asks() {
             let waited = connection.client.waits();
@@ -326,7 +320,7 @@ impl<D: Door> Stream<D> {
         }
     }
 
-    fn consume_input<S: Session>(&mut self, cx: &mut Context<'_, S, D::PerWorker>) {
+    fn consume_input(&mut self, cx: &mut Context<'_>) {
         let mut input = std::mem::take(&mut self.input);
         let consumed = self.connection.consume(&input, cx);
         if consumed < input.len() {

@@ -10,7 +10,8 @@
 //! for a single read. If DRAM answers most of them, a few more reports are taken before that poll to fill the batch, because ringing the
 //! drive's doorbell costs as much as an answer. Answers from DRAM are sent after the flash reads were started; answers from flash that come
 //! meanwhile are sent before the remaining ones. New connections are spread over the workers: the accepting worker hands one to the worker
-//! that has the fewest. A worker owns its connections; it shares the budget, the figures and the mailboxes.
+//! that has the fewest. A worker is a thread, and never blocks but in its wait for events. It owns its connections with all they hold, and
+//! shares [`Shared`]: the budget, the figures and the mailboxes.
 
 // The server is above the simulator: it may read the clock. Relative expiries need it, once a round.
 #![allow(clippy::disallowed_methods)]
@@ -26,23 +27,23 @@ use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use tapetum::{Ask, Reply};
-use tapetum_drive::env::Env;
 
-use super::arrivals::Arrivals;
-use super::connection::Stream;
-use super::context::Context;
-use super::datagrams::{self, Datagrams};
-use super::door::Door;
-use super::gets::Gets;
-use super::limits::{Budget, Limits};
-use super::listen::Listener;
-use super::mailbox::{Mail, Mailbox};
-use super::out::Pool;
+use crate::doors::connection::Stream;
+use crate::doors::context::{Context, unix_seconds};
+use crate::doors::door::{Door, DoorOptions};
+use crate::doors::memcached::pipeline::Pipeline;
+use crate::doors::memcached::udp::{self, UdpDoor};
+use crate::net::arrivals::Arrivals;
+use crate::net::gets::Gets;
+use crate::net::limits::{Budget, Limits};
+use crate::net::listen::Listener;
+use crate::net::mailbox::{Mail, Mailbox};
+use crate::net::out::Pool;
 use crate::os::{self, Epoll, Interest, Ready};
 use crate::stats::Figures;
 use crate::stats::latencies::{AnsweredAtOnce, TimedRequest};
-use crate::store::engine::Session;
 use crate::store::errands::{Answer, Errands};
+use crate::store::store_slot::Seat;
 
 const SCRATCH_BYTES: usize = 64 << 10;
 /// The most reports taken before the store is polled, and how long after the first one another may be taken: requests that wait for flash
@@ -80,30 +81,25 @@ pub struct Shared {
     pub stopping: AtomicBool,
 }
 
-/// Unix seconds of the store's clock: see [`Env`].
-pub fn unix_seconds() -> u32 {
-    Env::system().unix_seconds()
-}
-
-fn watch_session(epoll: &Epoll, session: &impl Session) -> io::Result<()> {
+fn watch_session(epoll: &Epoll, seat: &Seat) -> io::Result<()> {
     // The store is polled in every round, so a descriptor that stays ready needs no second event. Some are shared by all sessions, and stay
     // ready until another worker has polled.
     let interest = Interest { edge: true, ..Interest::READ };
-    session.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
+    seat.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
 }
 
-pub struct Worker<S, D: Door> {
+pub struct Worker {
     index: usize,
     shared: Arc<Shared>,
     /// Options by listener.
-    options: Arc<[D::Options]>,
-    session: S,
+    options: Arc<[DoorOptions]>,
+    seat: Seat,
     epoll: Epoll,
     /// Boxed, because each is taken out and put back several times for a request.
-    connections: Vec<Option<Box<Stream<D>>>>,
+    connections: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
     /// Boxed, because it is taken out and put back too.
-    datagrams: Option<Box<D::Datagrams>>,
+    datagrams: Option<Box<UdpDoor>>,
     /// Connections to look after before the next wait, in order.
     queue: VecDeque<u32>,
     /// Connections that wait for memory.
@@ -114,7 +110,7 @@ pub struct Worker<S, D: Door> {
     scratch: Vec<u8>,
     arrivals: Arrivals,
     gets: Gets,
-    door: D::PerWorker,
+    pipeline: Pipeline,
     now: u32,
     /// When the events of the current round were reported.
     came: Instant,
@@ -124,7 +120,9 @@ pub struct Worker<S, D: Door> {
     /// When evictions were last checked, and their counts then.
     evictions_looked_at: u32,
     evictions: (u64, u64),
-    /// When idle clients were last checked.
+    /// Whether clients that are idle, or late with their protocol's beginning, are closed.
+    kicks: bool,
+    /// When they were last looked for.
     kicked_at: u32,
     listening: bool,
     /// When accepting last failed.
@@ -134,30 +132,29 @@ pub struct Worker<S, D: Door> {
     unfinished: bool,
 }
 
-impl<S: Session, D: Door> Worker<S, D> {
+impl Worker {
     pub fn new(
         index: usize,
         shared: Arc<Shared>,
-        options: Arc<[D::Options]>,
-        session: S,
-        datagrams: Option<D::Datagrams>,
-    ) -> io::Result<Worker<S, D>> {
+        options: Arc<[DoorOptions]>,
+        seat: Seat,
+        datagrams: Option<UdpDoor>,
+    ) -> io::Result<Worker> {
         assert_eq!(options.len(), shared.listeners.len(), "every listener has its options");
         let epoll = Epoll::new()?;
         epoll.add(shared.mailboxes[index].fd(), ID_MAILBOX, Interest::READ)?;
-        watch_session(&epoll, &session)?;
-        if let Some(fd) = session.exchange_fd() {
-            epoll.add(fd, ID_EXCHANGE, Interest::READ)?;
-        }
-        for socket in datagrams.iter().flat_map(Datagrams::sockets) {
+        watch_session(&epoll, &seat)?;
+        epoll.add(seat.exchange_fd(), ID_EXCHANGE, Interest::READ)?;
+        for socket in datagrams.iter().flat_map(UdpDoor::sockets) {
             epoll.add(socket.as_raw_fd(), ID_DATAGRAMS, Interest::READ)?;
         }
         let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
+        let kicks = shared.limits.idle_seconds > 0 || options.iter().any(DoorOptions::has_beginning);
         let mut worker = Worker {
             index,
             shared,
             options,
-            session,
+            seat,
             epoll,
             connections: Vec::new(),
             free: Vec::new(),
@@ -169,13 +166,14 @@ impl<S: Session, D: Door> Worker<S, D> {
             scratch: vec![0; SCRATCH_BYTES],
             arrivals: Arrivals::new(),
             gets,
-            door: D::PerWorker::default(),
+            pipeline: Pipeline::default(),
             now: unix_seconds(),
             came: Instant::now(),
             at_once: AnsweredAtOnce::default(),
             looked_at: 0,
             evictions_looked_at: 0,
             evictions: (0, 0),
+            kicks,
             kicked_at: 0,
             listening: false,
             paused_at: 0,
@@ -202,7 +200,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.look_around()?;
             if let Some(stop_at) = stop_at {
                 let late = Instant::now() >= stop_at;
-                let quiet = self.connections.iter().all(Option::is_none) && self.session.in_flight() == 0;
+                let quiet = self.connections.iter().all(Option::is_none) && self.seat.in_flight() == 0;
                 if quiet || late {
                     return Ok(());
                 }
@@ -212,7 +210,7 @@ impl<S: Session, D: Door> Worker<S, D> {
 
     /// Takes reports of the sockets until the store has enough to do at once.
     fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
-        let enough = self.session.in_flight() + os::EVENTS_MAX;
+        let enough = self.seat.in_flight() + os::EVENTS_MAX;
         let mut until = None;
         for _ in 0..REPORTS_MAX {
             self.epoll.wait(timeout_ms, ready)?;
@@ -220,7 +218,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             self.came = Instant::now();
             self.events(ready)?;
             self.measure_answered_at_once();
-            let is_batch = ready.len() < os::EVENTS_MAX || self.session.in_flight() >= enough;
+            let is_batch = ready.len() < os::EVENTS_MAX || self.seat.in_flight() >= enough;
             // Clients that wait for memory come before clients that have sent nothing yet.
             if is_batch || !self.waiting.is_empty() {
                 break;
@@ -239,12 +237,11 @@ impl<S: Session, D: Door> Worker<S, D> {
             return 0;
         }
         let soon = stopping || !self.waiting.is_empty();
-        let kicks =
-            (self.shared.limits.idle_seconds > 0 || D::READY_SECONDS > 0) && self.free.len() < self.connections.len();
+        let kicks = self.kicks && self.free.len() < self.connections.len();
         let look = !self.listening || self.shared.budget.someone_waits() || kicks || self.tells_of_evictions();
         match (soon, look) {
             (true, _) => WAIT_RETRY_MS,
-            _ if self.session.in_flight() > 0 => STORE_LOOK_MS,
+            _ if self.seat.in_flight() > 0 => STORE_LOOK_MS,
             (_, true) => LOOK_MS,
             _ => -1,
         }
@@ -272,7 +269,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         let inputs = arrivals
             .iter()
             .filter_map(|(id, input)| connections[id as usize].as_ref().map(|stream| (&stream.connection.door, input)));
-        D::fetch_ahead(&mut self.door, inputs, &self.session);
+        Door::fetch_ahead(&mut self.pipeline, inputs, &self.seat);
         for (id, input) in arrivals.iter() {
             self.with_stream(id, |stream, cx| stream.take_arrived(input, cx));
         }
@@ -299,11 +296,11 @@ impl<S: Session, D: Door> Worker<S, D> {
     /// Exchanges the session. Requests in flight on the old one are answered with the reason why it is gone.
     fn exchange_session(&mut self) -> io::Result<()> {
         let mut replies = Vec::new();
-        self.session.poll(&mut replies);
+        self.seat.poll(&mut replies);
         replies.into_iter().for_each(|reply| self.complete(reply));
-        self.session.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
-        let refused = self.session.exchange();
-        watch_session(&self.epoll, &self.session)?;
+        self.seat.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
+        let refused = self.seat.exchange();
+        watch_session(&self.epoll, &self.seat)?;
         let Some(refused) = refused else { return Ok(()) };
         for stream in self.connections.iter_mut().flatten() {
             stream.connection.stop_asking(&mut self.gets);
@@ -330,7 +327,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         Ok(())
     }
 
-    fn with_datagrams<R>(&mut self, work: impl FnOnce(&mut D::Datagrams, &mut Context<'_, S, D::PerWorker>) -> R) -> R {
+    fn with_datagrams<R>(&mut self, work: impl FnOnce(&mut UdpDoor, &mut Context<'_>) -> R) -> R {
         let Some(mut datagrams) = self.datagrams.take() else { unreachable!("no datagram comes without its sockets") };
         let result = work(&mut datagrams, &mut self.context());
         self.datagrams = Some(datagrams);
@@ -338,7 +335,7 @@ impl<S: Session, D: Door> Worker<S, D> {
     }
 
     /// Works on a connection, which is queued to be looked after.
-    fn with_stream(&mut self, id: u32, work: impl FnOnce(&mut Stream<D>, &mut Context<'_, S, D::PerWorker>)) {
+    fn with_stream(&mut self, id: u32, work: impl FnOnce(&mut Stream, &mut Context<'_>)) {
         let Some(mut stream) = self.connections.get_mut(id as usize).and_then(Option::take) else {
             unreachable!("a connection stays until its requests are answered, and until it is looked after")
         };
@@ -355,9 +352,9 @@ impl<S: Session, D: Door> Worker<S, D> {
         }
     }
 
-    fn context(&mut self) -> Context<'_, S, D::PerWorker> {
+    fn context(&mut self) -> Context<'_> {
         Context {
-            session: &mut self.session,
+            seat: &mut self.seat,
             limits: &self.shared.limits,
             budget: &self.shared.budget,
             figures: &self.shared.figures,
@@ -370,7 +367,7 @@ impl<S: Session, D: Door> Worker<S, D> {
             came: self.came,
             at_once: &mut self.at_once,
             gets: &mut self.gets,
-            door: &mut self.door,
+            pipeline: &mut self.pipeline,
         }
     }
 
@@ -379,8 +376,8 @@ impl<S: Session, D: Door> Worker<S, D> {
         self.unfinished = true;
         for _ in 0..ROUNDS_MAX {
             replies.clear();
-            self.session.poll(replies);
-            self.session.take_asks(asks);
+            self.seat.poll(replies);
+            self.seat.take_asks(asks);
             if replies.is_empty() && asks.is_empty() && self.queue.is_empty() {
                 self.unfinished = false;
                 break;
@@ -442,7 +439,7 @@ impl<S: Session, D: Door> Worker<S, D> {
 
     fn complete(&mut self, reply: Reply) {
         let id = (reply.token >> 32) as u32;
-        if id >= datagrams::FIRST_ID {
+        if id >= udp::FIRST_ID {
             return self.with_datagrams(|datagrams, cx| datagrams.complete(id, reply.token as u32, &reply, cx));
         }
         self.with_stream(id, |stream, cx| stream.connection.complete(reply.token as u32, &reply, cx));
@@ -451,7 +448,7 @@ impl<S: Session, D: Door> Worker<S, D> {
     /// A get asks for room for a long value.
     fn ask(&mut self, token: u64, value_bytes: usize) {
         let id = (token >> 32) as u32;
-        if id >= datagrams::FIRST_ID {
+        if id >= udp::FIRST_ID {
             return self.with_datagrams(|datagrams, cx| datagrams.ask(id, token as u32, value_bytes, cx));
         }
         self.with_stream(id, |stream, cx| stream.connection.ask(token as u32, value_bytes, cx));
@@ -459,7 +456,7 @@ impl<S: Session, D: Door> Worker<S, D> {
 
     fn complete_errand(&mut self, token: u64, answer: Answer) {
         let id = (token >> 32) as u32;
-        if id >= datagrams::FIRST_ID {
+        if id >= udp::FIRST_ID {
             return self.with_datagrams(|datagrams, cx| datagrams.complete_errand(id, token as u32, answer, cx));
         }
         let Some(stream) = self.connections.get_mut(id as usize).and_then(Option::as_mut) else {

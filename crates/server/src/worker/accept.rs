@@ -7,17 +7,16 @@ use std::time::Instant;
 use std::{io, mem};
 
 use super::{ID_LISTENER, Worker};
-use crate::net::connection::{Client, Connection, Stream};
-use crate::net::door::Door;
+use crate::doors::connection::{Client, Connection, Stream};
+use crate::doors::door::Door;
 use crate::net::mailbox::Accepted;
 use crate::os::{self, Interest};
 use crate::stats::count;
-use crate::store::engine::Session;
 
 /// New connections taken before others have their turn.
 const ACCEPTS_MAX: usize = 16;
 
-impl<S: Session, D: Door> Worker<S, D> {
+impl Worker {
     pub(super) fn listen(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         for (at, listener) in shared.listeners.iter().enumerate() {
@@ -76,7 +75,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         if shared.figures.connections.fetch_add(1, Ordering::Relaxed) >= shared.limits.connections {
             shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
             count(&counters.rejected_connections, 1);
-            let words = D::refusal(&self.options[client.listener]);
+            let words = self.options[client.listener].refusal();
             if !words.is_empty() {
                 // A client that does not take them is closed all the same.
                 let _ = os::send(&client.fd, &[io::IoSlice::new(words)]);
@@ -109,7 +108,7 @@ impl<S: Session, D: Door> Worker<S, D> {
         }
         let mut client = Client::new(self.index, id);
         client.set_descriptor(fd.as_raw_fd());
-        let door = D::open(&self.options[listener], &mut client, &mut self.pool);
+        let door = Door::open(&self.options[listener], &mut client, &mut self.pool);
         let mut stream = Box::new(Stream::new(fd, peer, Connection { client, door }, self.now));
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();

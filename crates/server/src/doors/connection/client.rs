@@ -9,12 +9,11 @@ use std::os::fd::RawFd;
 use tapetum::{KeyspaceRef, Request};
 
 use super::asked::{AskedValue, TRIED_BYTES};
-use crate::net::context::Context;
-use crate::net::door::Load;
+use crate::doors::context::Context;
+use crate::doors::door::Load;
 use crate::net::gets::Gets;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
 use crate::net::out::{OutQueue, Pool};
-use crate::store::engine::Session;
 use crate::store::errands::{Errand, Order};
 
 /// A request's own cost besides its value: the door's state for it, its key, the store's state.
@@ -47,7 +46,7 @@ pub struct Admission {
 
 impl Admission {
     /// Permission for a request that reads a value to make another of it: for a long one it asks for room first, like a get.
-    pub fn to_join<S, W>(self, cx: &Context<'_, S, W>) -> Admission {
+    pub fn to_join(self, cx: &Context<'_>) -> Admission {
         let unasked = cx.gets.value_bytes_unasked(cx.budget).max(TRIED_BYTES);
         Admission { value_bytes_unasked: Some(unasked), ..self }
     }
@@ -112,7 +111,7 @@ pub struct Client {
     /// Requests answered at once since the last look.
     pub(super) answered_at_once: usize,
     /// Gets and appends that ask for room for their values, in the order of their replies.
-    pub(super) asked: Vec<AskedValue>,
+    pub(in crate::doors) asked: Vec<AskedValue>,
     /// One of its requests has asked for room: it uses long values.
     pub(super) has_asked: bool,
     /// The length of values that its gets returned recently; `None` before the first.
@@ -236,19 +235,13 @@ impl Client {
 
     /// Admits a request that holds `bytes` until it is answered. `None` blocks the client. `is_get`: it returns a value, which likely has
     /// that length. A request within every client's free allowance does not ask the budget.
-    pub fn admit<S: Session, W>(
-        &mut self,
-        load: Load,
-        is_get: bool,
-        bytes: usize,
-        cx: &Context<'_, S, W>,
-    ) -> Option<Admission> {
+    pub fn admit(&mut self, load: Load, is_get: bool, bytes: usize, cx: &Context<'_>) -> Option<Admission> {
         if self.may_submit(load, is_get, bytes, cx) {
             // Computed from the room before this request takes its part.
             let unasked = is_get.then(|| bytes.max(cx.gets.value_bytes_unasked(cx.budget)));
             return Some(Admission { charge_bytes: bytes + REQUEST_BYTES, value_bytes_unasked: unasked });
         }
-        let is_tried = is_get && cx.session.has_room() && self.may_try(load);
+        let is_tried = is_get && cx.seat.has_room() && self.may_try(load);
         is_tried.then(|| {
             (self.blocked, self.wait) = (false, None);
             Admission { charge_bytes: REQUEST_BYTES, value_bytes_unasked: Some(TRIED_BYTES) }
@@ -257,18 +250,13 @@ impl Client {
 
     /// Permission to submit one of several requests for the store that a door makes of one of a client's. That one was admitted with all of
     /// their bytes. `value_bytes`: it is a get, of a value that likely has this length.
-    pub fn admit_part<S: Session, W>(
-        &mut self,
-        load: Load,
-        value_bytes: Option<usize>,
-        cx: &Context<'_, S, W>,
-    ) -> Option<Admission> {
+    pub fn admit_part(&mut self, load: Load, value_bytes: Option<usize>, cx: &Context<'_>) -> Option<Admission> {
         let charge_bytes = value_bytes.unwrap_or(0) + REQUEST_BYTES;
         if load.pending >= cx.limits.connection_requests {
             self.blocked = true;
             return None;
         }
-        if !cx.session.has_room() || value_bytes.is_some() && !cx.gets.may_submit(charge_bytes) {
+        if !cx.seat.has_room() || value_bytes.is_some() && !cx.gets.may_submit(charge_bytes) {
             (self.blocked, self.capped) = (true, true);
             return None;
         }
@@ -281,42 +269,36 @@ impl Client {
     }
 
     /// Submits, as request `number`, a barrier that was admitted as a part: see [`tapetum::Session::submit_sync`].
-    pub fn submit_sync<S: Session, W>(&mut self, number: u32, cx: &mut Context<'_, S, W>) {
-        cx.session.submit_sync(self.token(number));
+    pub fn submit_sync(&mut self, number: u32, cx: &mut Context<'_>) {
+        cx.seat.submit_sync(self.token(number));
     }
 
     /// Submits an admitted request for a keyspace as request `number` of its door.
-    pub fn submit<S: Session, W>(
+    pub fn submit(
         &mut self,
         number: u32,
         keyspace: KeyspaceRef,
         request: Request<'_>,
         admission: Admission,
-        cx: &mut Context<'_, S, W>,
+        cx: &mut Context<'_>,
     ) {
         self.charge(self.charged_bytes + admission.charge_bytes, cx.budget);
         let token = self.token(number);
         let Some(value_bytes_unasked) = admission.value_bytes_unasked else {
-            return cx.session.submit(keyspace, token, request);
+            return cx.seat.submit(keyspace, token, request);
         };
         cx.gets.submitted(admission.charge_bytes);
-        cx.session.submit_within(keyspace, token, request, value_bytes_unasked);
+        cx.seat.submit_within(keyspace, token, request, value_bytes_unasked);
     }
 
     /// Sends an admitted errand as request `number`. Returns whether it was accepted.
-    pub fn send<S, W>(
-        &mut self,
-        number: u32,
-        errand: Errand,
-        admission: Admission,
-        cx: &mut Context<'_, S, W>,
-    ) -> bool {
+    pub fn send(&mut self, number: u32, errand: Errand, admission: Admission, cx: &mut Context<'_>) -> bool {
         self.charge(self.charged_bytes + admission.charge_bytes, cx.budget);
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
 
     /// Sends the next of several errands of request `number`, which was admitted with the first. Returns whether it was accepted.
-    pub fn send_again<S, W>(&self, number: u32, errand: Errand, cx: &Context<'_, S, W>) -> bool {
+    pub fn send_again(&self, number: u32, errand: Errand, cx: &Context<'_>) -> bool {
         cx.errands.send(Order { errand, worker: cx.worker, token: self.token(number) })
     }
 
@@ -363,7 +345,7 @@ impl Client {
 
     /// Permission to write a reply of at most `bytes` to a request that needs nothing from the store. `None` blocks the client. A reply
     /// within every client's free allowance needs no permission.
-    pub fn admit_reply<S, W>(&mut self, load: Load, bytes: usize, cx: &Context<'_, S, W>) -> Option<()> {
+    pub fn admit_reply(&mut self, load: Load, bytes: usize, cx: &Context<'_>) -> Option<()> {
         let may_hold = self.is_within_limits(load, bytes, cx.limits)
             && self.is_within_budget(load, bytes, WantedFor::Request, cx.budget);
         if !may_hold {
@@ -417,12 +399,12 @@ impl Client {
         allowed
     }
 
-    fn may_submit<S: Session, W>(&mut self, load: Load, is_get: bool, bytes: usize, cx: &Context<'_, S, W>) -> bool {
+    fn may_submit(&mut self, load: Load, is_get: bool, bytes: usize, cx: &Context<'_>) -> bool {
         let bytes = bytes + REQUEST_BYTES;
         if !self.is_within_limits(load, bytes, cx.limits) {
             return false;
         }
-        if !cx.session.has_room() || is_get && !cx.gets.may_submit(bytes) {
+        if !cx.seat.has_room() || is_get && !cx.gets.may_submit(bytes) {
             (self.blocked, self.capped) = (true, true);
             return false;
         }
