@@ -20,21 +20,21 @@ const WHOLE: u64 = 1 << 16;
 
 /// How far a task has come, from 0 to `WHOLE`.
 #[derive(Default)]
-pub struct Progress(AtomicU64);
+struct Progress(AtomicU64);
 
 impl Progress {
-    /// Records that `done` of `of` parts are done of the stretch between two shares of the whole.
-    pub fn set(&self, stretch: (f64, f64), done: u64, of: u64) {
+    /// See [`Pace::flushed`].
+    fn set(&self, stretch: (f64, f64), done: u64, of: u64) {
         let share = stretch.0 + (stretch.1 - stretch.0) * done as f64 / of.max(1) as f64;
         self.0.store((share * WHOLE as f64) as u64, Ordering::Relaxed);
     }
 
-    pub fn reset(&self) {
+    fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
     /// The part of `amount` that is done.
-    pub fn of(&self, amount: u64) -> u64 {
+    fn of(&self, amount: u64) -> u64 {
         (u128::from(amount) * u128::from(self.0.load(Ordering::Relaxed)) / u128::from(WHOLE)) as u64
     }
 }
@@ -56,12 +56,12 @@ pub struct Pace {
     rises: AtomicU64,
     /// Sessions with waiting writes.
     sessions: AtomicU64,
-    pub flush: Progress,
-    pub collect: Progress,
+    flush: Progress,
+    collect: Progress,
     /// Bytes of the active buffer that were filled when the flush of the sealed one began; `u64::MAX` while none runs.
     flush_began_bytes: AtomicU64,
     /// Extents of the segments under collection.
-    pub victim_extents: AtomicU64,
+    victim_extents: AtomicU64,
 }
 
 impl Default for Pace {
@@ -104,6 +104,30 @@ impl Pace {
     pub fn flush_ended(&self) {
         self.flush_began_bytes.store(u64::MAX, Ordering::Relaxed);
         self.flush.reset();
+    }
+
+    /// Records that `done` of `of` parts are done of the stretch of a flush between two shares of the whole.
+    pub fn flushed(&self, stretch: (f64, f64), done: u64, of: u64) {
+        self.flush.set(stretch, done, of);
+    }
+
+    /// Segments of so many extents are collected.
+    pub fn collection_began(&self, victim_extents: u64) {
+        self.victim_extents.store(victim_extents, Ordering::Relaxed);
+    }
+
+    /// As [`Pace::flushed`], of a collection.
+    pub fn collected(&self, stretch: (f64, f64), done: u64, of: u64) {
+        self.collect.set(stretch, done, of);
+    }
+
+    pub fn collection_ended(&self) {
+        self.collect.reset();
+    }
+
+    /// The extents that the collection has gained so far.
+    pub fn gained_extents(&self) -> u64 {
+        self.collect.of(self.victim_extents.load(Ordering::Relaxed))
     }
 
     /// Sets the limit. Returns whether it rose by enough to wake writers.

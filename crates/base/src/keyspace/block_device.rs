@@ -108,9 +108,9 @@ impl BlockDevice {
     /// The options that the keyspace keeps for this device.
     pub fn options(self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.bytes.extend_from_slice(&[KIND, VERSION, self.group_bits, 0]);
+        writer.raw(&[KIND, VERSION, self.group_bits, 0]);
         writer.u64(self.size_bytes);
-        writer.bytes
+        writer.into_bytes()
     }
 
     pub fn parse(options: &[u8]) -> Result<BlockDevice, Short> {

@@ -48,7 +48,7 @@ pub fn seal(header: &GroupHeader, salt: Salt, records: &[u8]) -> ([u8; HEADER_BY
     writer.u64(header.durable_stamp);
     writer.u64(0);
     let mut head = [0; HEADER_BYTES];
-    head.copy_from_slice(&writer.bytes);
+    head.copy_from_slice(&writer);
     let crc = checksum(salt, &[&head[8..], records]);
     head[4..8].copy_from_slice(&crc.to_le_bytes());
     (head, crc)

@@ -75,27 +75,27 @@ impl MarksEdit {
     pub fn encode(&self, writer: &mut Writer) {
         match self {
             MarksEdit::Trim(LogTrim { buffer_next, stamp_max, log_crc }) => {
-                writer.bytes.push(TRIM);
+                writer.u8(TRIM);
                 writer.u64(*buffer_next);
                 writer.u64(*stamp_max);
                 writer.u32(*log_crc);
             }
             MarksEdit::Delete(keyspace, DeletionMark { watermark, planned_at }) => {
-                writer.bytes.push(DELETION);
+                writer.u8(DELETION);
                 writer.u16(keyspace.0);
                 writer.u64(*watermark);
                 writer.u32(*planned_at);
             }
             MarksEdit::Drop(keyspace) => {
-                writer.bytes.push(DROP);
+                writer.u8(DROP);
                 writer.u16(keyspace.0);
             }
             MarksEdit::Open(Opening { generation, stamp_base, stamp_opened }) => {
-                writer.bytes.push(OPENED);
+                writer.u8(OPENED);
                 [generation, stamp_base, stamp_opened].into_iter().for_each(|number| writer.u64(*number));
             }
             MarksEdit::Know(stamp) => {
-                writer.bytes.push(KNOWN);
+                writer.u8(KNOWN);
                 writer.u64(*stamp);
             }
         }
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(marks.trim, LogTrim { buffer_next: 3, stamp_max: 6, log_crc: 8 });
         let mut writer = Writer::default();
         MarksEdit::Open(Opening { generation: 1, stamp_base: 20, stamp_opened: 3 }).encode(&mut writer);
-        marks.glean(&writer.bytes);
+        marks.glean(&writer);
         assert_eq!(marks.opening, Opening { generation: 2, stamp_base: 20, stamp_opened: 4 });
     }
 }

@@ -71,12 +71,12 @@ pub fn pieces<'a, T>(
     let mut things = things.fuse();
     Box::new(std::iter::from_fn(move || {
         let mut writer = Writer::default();
-        while writer.bytes.len() < PIECE_BYTES
+        while writer.len() < PIECE_BYTES
             && let Some(thing) = things.next()
         {
             encode(thing, &mut writer);
         }
-        (!writer.bytes.is_empty()).then_some(writer.bytes)
+        (!writer.is_empty()).then(|| writer.into_bytes())
     }))
 }
 
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn things_are_cut_into_pieces_and_none_is_lost() {
         let cut = |count: usize, bytes: usize| {
-            let things = pieces(0..count, |_, writer| writer.bytes.resize(writer.bytes.len() + bytes, 7));
+            let things = pieces(0..count, |_, writer| writer.raw(&vec![7; bytes]));
             things.map(|piece| piece.len()).collect::<Vec<_>>()
         };
         assert!(cut(0, 9).is_empty());

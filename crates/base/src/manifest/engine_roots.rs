@@ -51,9 +51,9 @@ impl EngineRoots {
 
 fn encode(kind: KeyspaceKind, root: &[u8], writer: &mut Writer) {
     assert!(root.len() <= ROOT_BYTES_MAX);
-    writer.bytes.push(kind.code());
+    writer.u8(kind.code());
     writer.u16(root.len() as u16);
-    writer.bytes.extend_from_slice(root);
+    writer.raw(root);
 }
 
 fn parse<'a>(reader: &mut Reader<'a>) -> Result<(KeyspaceKind, &'a [u8]), Short> {
@@ -116,8 +116,8 @@ mod tests {
     fn what_is_cut_or_of_no_kind_is_refused() {
         let mut writer = Writer::default();
         encode(KeyspaceKind::of_code(200), b"root", &mut writer);
-        for length in 1..writer.bytes.len() {
-            assert!(EngineRoots::default().apply(&writer.bytes[..length]).is_err());
+        for length in 1..writer.len() {
+            assert!(EngineRoots::default().apply(&writer[..length]).is_err());
         }
         assert!(EngineRoots::default().apply(&[0, 0, 0]).is_err());
         let [low, high] = (ROOT_BYTES_MAX as u16 + 1).to_le_bytes();

@@ -48,17 +48,17 @@ pub struct FrameItems {
 impl FrameItems {
     /// Appends an item of a client, which `encode` writes.
     pub fn put(&mut self, client: ClientId, encode: impl FnOnce(&mut Writer)) {
-        let head = self.writer.bytes.len();
+        let head = self.writer.len();
         self.writer.u32(client.0);
         self.writer.u32(0);
         encode(&mut self.writer);
-        let length = u32::try_from(self.writer.bytes.len() - head - ITEM_HEAD_BYTES).expect("an item fits an area");
-        self.writer.bytes[head + 4..head + ITEM_HEAD_BYTES].copy_from_slice(&length.to_le_bytes());
+        let length = u32::try_from(self.writer.len() - head - ITEM_HEAD_BYTES).expect("an item fits an area");
+        self.writer.set_u32(head + 4, length);
     }
 
     /// The payload of their frame.
     pub fn payload(&self) -> &[u8] {
-        &self.writer.bytes
+        &self.writer
     }
 
     /// The items of a payload, in their order.

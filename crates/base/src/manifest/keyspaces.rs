@@ -76,23 +76,23 @@ fn describe(keyspace: &Keyspace, writer: &mut Writer) {
 }
 
 fn set_format(id: KeyspaceId, format: &[u8], writer: &mut Writer) {
-    writer.bytes.push(SET_FORMAT);
+    writer.u8(SET_FORMAT);
     writer.u16(id.0);
     writer.u16(format.len() as u16);
-    writer.bytes.extend_from_slice(format);
+    writer.raw(format);
 }
 
 fn create(keyspace: &Keyspace, writer: &mut Writer) {
-    writer.bytes.push(CREATE);
+    writer.u8(CREATE);
     encode_keyspace(keyspace, writer);
 }
 
 fn encode_keyspace(keyspace: &Keyspace, writer: &mut Writer) {
     let Keyspace { id, name, kind, options, state, .. } = keyspace;
     writer.u16(id.0);
-    writer.bytes.extend_from_slice(&[*state as u8, kind.code(), name.len() as u8, options.len() as u8]);
-    writer.bytes.extend_from_slice(name.as_bytes());
-    writer.bytes.extend_from_slice(options);
+    writer.raw(&[*state as u8, kind.code(), name.len() as u8, options.len() as u8]);
+    writer.raw(name.as_bytes());
+    writer.raw(options);
 }
 
 fn parse_keyspace(reader: &mut Reader<'_>) -> Result<Keyspace, Short> {
@@ -113,20 +113,20 @@ impl KeyspaceEdit {
         match self {
             KeyspaceEdit::Create(keyspace) => create(keyspace, writer),
             KeyspaceEdit::Rename { id, name } => {
-                writer.bytes.push(RENAME);
+                writer.u8(RENAME);
                 writer.u16(id.0);
-                writer.bytes.push(name.len() as u8);
-                writer.bytes.extend_from_slice(name.as_bytes());
+                writer.u8(name.len() as u8);
+                writer.raw(name.as_bytes());
             }
             KeyspaceEdit::SetFormat { id, format } => set_format(*id, format, writer),
             KeyspaceEdit::SetOptions { id, options } => {
-                writer.bytes.push(SET_OPTIONS);
+                writer.u8(SET_OPTIONS);
                 writer.u16(id.0);
-                writer.bytes.push(options.len() as u8);
-                writer.bytes.extend_from_slice(options);
+                writer.u8(options.len() as u8);
+                writer.raw(options);
             }
             KeyspaceEdit::Drop(id) | KeyspaceEdit::Forget(id) => {
-                writer.bytes.push(if matches!(self, KeyspaceEdit::Drop(_)) { DROP } else { FORGET });
+                writer.u8(if matches!(self, KeyspaceEdit::Drop(_)) { DROP } else { FORGET });
                 writer.u16(id.0);
             }
         }
@@ -209,8 +209,8 @@ mod tests {
         ] {
             let mut writer = Writer::default();
             edit.encode(&mut writer);
-            assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer.bytes)), Ok(edit));
-            let cut = &writer.bytes[..writer.bytes.len() - 1];
+            assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer)), Ok(edit));
+            let cut = &writer[..writer.len() - 1];
             assert_eq!(KeyspaceEdit::parse(&mut Reader::new(cut)), Err(Short));
         }
         for none in [&[0, 1, 0][..], &[7, 1, 0], &[CREATE, 1, 0, 3, 1, 1, 0, b'a'], &[CREATE, 1, 0, 1, 0, 1, 0, b'a']] {

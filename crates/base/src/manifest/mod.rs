@@ -221,7 +221,7 @@ impl Manifest {
         let mut written = 0;
         for client in clients.each() {
             for piece in client.snapshot() {
-                items.put(client.id(), |writer| writer.bytes.extend_from_slice(&piece));
+                items.put(client.id(), |writer| writer.raw(&piece));
                 count += 1;
                 if items.payload().len() >= SNAPSHOT_FRAME_BYTES {
                     self.encode(&mut next, Kind::Snapshot, std::mem::take(&mut items).payload(), &mut frames)?;
@@ -281,10 +281,10 @@ impl Manifest {
         header.u32(payload.len() as u32);
         header.u64(0);
         let flash = self.geometry.manifest_offset(next.area) + next.position;
-        let crc = frame_checksum(self.store_id, flash, self.epoch, &header.bytes, payload);
-        header.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        let crc = frame_checksum(self.store_id, flash, self.epoch, &header, payload);
+        header.set_u32(4, crc);
         let padded = frames.len() + length as usize;
-        frames.extend_from_slice(&header.bytes);
+        frames.extend_from_slice(&header);
         frames.extend_from_slice(payload);
         frames.resize(padded, 0);
         next.sequence += 1;

@@ -57,7 +57,7 @@ impl Edits {
         for (number, bytes) in &self.things {
             items.put(THINGS, |writer| {
                 writer.u32(*number);
-                writer.bytes.extend_from_slice(bytes);
+                writer.raw(bytes);
             });
         }
         MarksEdit::put(&self.marks, &mut items);
@@ -253,7 +253,7 @@ fn what_the_store_can_do_without_is_said_where_the_snapshot_fits_behind_it() {
     let mut name = |bytes: u64| {
         let mut items = FrameItems::default();
         let length = bytes as usize - HEADER_BYTES - ITEM_HEAD_BYTES;
-        items.put(ClientId::KEYSPACES, |writer| writer.bytes.resize(writer.bytes.len() + length, 0));
+        items.put(ClientId::KEYSPACES, |writer| writer.raw(&vec![0; length]));
         let Installer { manifest, clients } = &mut bench.installer;
         run(&bench.io, manifest.append_if_room(clients, &items), || false).unwrap().unwrap()
     };
@@ -394,7 +394,7 @@ fn two_clients(number: u32) -> FrameItems {
     let mut items = FrameItems::default();
     items.put(NUMBER, |writer| {
         writer.u32(number);
-        writer.bytes.resize(writer.bytes.len() + 1000, 3);
+        writer.raw(&vec![3; 1000]);
     });
     MarksEdit::put(&trim(number.into()).marks, &mut items);
     items

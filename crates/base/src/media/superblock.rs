@@ -100,32 +100,32 @@ impl Superblock {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.bytes.extend_from_slice(&MAGIC);
+        writer.raw(&MAGIC);
         writer.u32(VERSION);
         writer.u32(0);
         writer.u64(self.features.incompatible);
         writer.u64(self.features.read_only_compatible);
         writer.u64(self.store_id);
         writer.u64(self.generation);
-        writer.bytes.extend_from_slice(&self.secret);
+        writer.raw(&self.secret);
         writer.u64(self.capacity_bytes);
         writer.u64(self.geometry.segment_bytes);
         writer.u64(self.geometry.extent_bytes);
         writer.u64(self.geometry.manifest_bytes);
         writer.u32(self.geometry.sector_bytes);
         writer.u32(self.geometry.partition_bits);
-        writer.bytes.extend_from_slice(&self.set.set_id.to_le_bytes());
+        writer.raw(&self.set.set_id.to_le_bytes());
         writer.u16(self.set.place);
         writer.u16(self.set.members);
         writer.u32(self.grows.into());
         writer.u64(self.geometry.created_bytes);
         writer.u64(self.set.generation);
         writer.u64(self.set.member_generation);
-        assert_eq!(writer.bytes.len(), FIELDS_END);
-        writer.bytes.resize(SUPERBLOCK_BYTES as usize, 0);
-        let crc = Self::crc(&writer.bytes);
-        writer.bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
-        writer.bytes
+        assert_eq!(writer.len(), FIELDS_END);
+        writer.pad(SUPERBLOCK_BYTES as usize);
+        let crc = Self::crc(&writer);
+        writer.set_u32(CRC_AT, crc);
+        writer.into_bytes()
     }
 
     fn crc(bytes: &[u8]) -> u32 {

@@ -1,17 +1,39 @@
 //! Little-endian fields, written to and read from byte buffers; the reader checks every length.
 
+use std::ops::Deref;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::ExtentAddress;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Short;
 
+/// Appends fields. Reads as the bytes written so far.
 #[derive(Default)]
 pub struct Writer {
-    pub bytes: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Deref for Writer {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
 }
 
 impl Writer {
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    pub fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     pub fn u16(&mut self, value: u16) {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
@@ -45,6 +67,20 @@ impl Writer {
     pub fn extents(&mut self, numbers: &[u32]) {
         self.u32(numbers.len() as u32);
         numbers.iter().for_each(|&number| self.u32(ExtentAddress::new(0, number).word()));
+    }
+
+    /// Sets a field that was written before what it depends on was known.
+    pub fn set_u32(&mut self, at: usize, value: u32) {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Appends zeros up to this length.
+    pub fn pad(&mut self, length: usize) {
+        self.bytes.resize(length, 0);
+    }
+
+    pub fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
     }
 
     /// An ascending list, as differences.
@@ -161,9 +197,9 @@ mod tests {
             let mut reader = Reader::new(bytes);
             Ok::<_, Short>((reader.u16()?, reader.u64()?, reader.list()?, reader.ascending()?))
         };
-        assert_eq!(read(&writer.bytes), Ok((1, 2, vec![7, 8], vec![3, 3, 500, u32::MAX])));
-        for length in 0..writer.bytes.len() {
-            assert_eq!(read(&writer.bytes[..length]), Err(Short));
+        assert_eq!(read(&writer), Ok((1, 2, vec![7, 8], vec![3, 3, 500, u32::MAX])));
+        for length in 0..writer.len() {
+            assert_eq!(read(&writer[..length]), Err(Short));
         }
     }
 
@@ -171,9 +207,9 @@ mod tests {
     fn an_extent_of_another_member_is_refused() {
         let mut writer = Writer::default();
         writer.extents(&[7, 8]);
-        assert_eq!(Reader::new(&writer.bytes).extents(), Ok(vec![7, 8]));
-        writer.bytes[7] = 1 << 4;
-        assert_eq!(Reader::new(&writer.bytes).extents(), Err(Short));
+        assert_eq!(Reader::new(&writer).extents(), Ok(vec![7, 8]));
+        writer.set_u32(4, 7 | 1 << 28);
+        assert_eq!(Reader::new(&writer).extents(), Err(Short));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub fn manifest_payload(bytes: &[u8]) {
             0 => {
                 let Ok(edit) = HashedEdit::parse(payload) else { continue };
                 edit.encode(&mut writer);
-                assert_eq!(HashedEdit::parse(&writer.bytes).as_ref(), Ok(&edit));
+                assert_eq!(HashedEdit::parse(&writer).as_ref(), Ok(&edit));
                 let mut changed = copy(&catalog);
                 if changed.apply(payload).is_ok() {
                     check_catalog(&changed);
@@ -50,19 +50,19 @@ pub fn manifest_payload(bytes: &[u8]) {
             1 => {
                 let Ok(state) = SegmentState::parse(&mut Reader::new(payload)) else { continue };
                 state.encode(&mut writer);
-                assert_eq!(SegmentState::parse(&mut Reader::new(&writer.bytes)).as_ref(), Ok(&state));
+                assert_eq!(SegmentState::parse(&mut Reader::new(&writer)).as_ref(), Ok(&state));
                 catalog.segments.insert(state.descriptor.number, state);
             }
             2 => {
                 let Ok(items) = FrameItems::parse(payload) else { continue };
                 let mut again = FrameItems::default();
-                items.iter().for_each(|(id, bytes)| again.put(*id, |writer| writer.bytes.extend_from_slice(bytes)));
+                items.iter().for_each(|(id, bytes)| again.put(*id, |writer| writer.raw(bytes)));
                 assert_eq!(again.payload(), payload);
             }
             _ => {
                 let Ok(edit) = MarksEdit::parse(&mut Reader::new(payload)) else { continue };
                 edit.encode(&mut writer);
-                assert_eq!(MarksEdit::parse(&mut Reader::new(&writer.bytes)), Ok(edit));
+                assert_eq!(MarksEdit::parse(&mut Reader::new(&writer)), Ok(edit));
                 let known = marks.stamp_deleted();
                 marks.edit(&edit);
                 if matches!(edit, MarksEdit::Drop(_)) {
@@ -81,7 +81,7 @@ pub fn keyspace_edits(bytes: &[u8]) {
     while let Ok(edit) = KeyspaceEdit::parse(&mut reader) {
         let mut writer = Writer::default();
         edit.encode(&mut writer);
-        assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer.bytes)).as_ref(), Ok(&edit));
+        assert_eq!(KeyspaceEdit::parse(&mut Reader::new(&writer)).as_ref(), Ok(&edit));
         let before = catalogue.clone();
         if catalogue.apply(&edit).is_err() {
             assert_eq!(catalogue, before);
@@ -112,7 +112,7 @@ fn copy(catalog: &Catalog) -> Catalog {
     let copy_state = |state: &SegmentState| {
         let mut writer = Writer::default();
         state.encode(&mut writer);
-        SegmentState::parse(&mut Reader::new(&writer.bytes)).expect("a state reads back")
+        SegmentState::parse(&mut Reader::new(&writer)).expect("a state reads back")
     };
     let segments = catalog.segments.iter().map(|(&number, state)| (number, copy_state(state))).collect();
     Catalog { segments, ..catalog.clone() }
@@ -340,7 +340,7 @@ fn checkpoint(input: &mut Input<'_>) -> Checkpoint {
     writer.u32(1);
     writer.u16(input.u16());
     writer.u64(input.u8().into());
-    Checkpoint::parse(&mut Reader::new(&writer.bytes)).expect("it is whole")
+    Checkpoint::parse(&mut Reader::new(&writer)).expect("it is whole")
 }
 
 /// The edits of the base's marks in an install.

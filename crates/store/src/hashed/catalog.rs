@@ -287,10 +287,10 @@ pub mod tests {
         for entries in [63, 64, 65] {
             let mut writer = Writer::default();
             SegmentState::new(descriptor(0, entries)).encode(&mut writer);
-            assert!(SegmentState::parse(&mut Reader::new(&writer.bytes)).is_ok());
-            let last = writer.bytes.len() - 1;
-            writer.bytes[last] |= 1 << 7;
-            let parsed = SegmentState::parse(&mut Reader::new(&writer.bytes));
+            assert!(SegmentState::parse(&mut Reader::new(&writer)).is_ok());
+            let mut bytes = writer.into_bytes();
+            *bytes.last_mut().unwrap() |= 1 << 7;
+            let parsed = SegmentState::parse(&mut Reader::new(&bytes));
             assert_eq!(parsed.is_ok(), entries == 64, "{entries} entries");
         }
     }
@@ -332,7 +332,7 @@ pub mod tests {
         };
         let mut writer = Writer::default();
         install.encode(&mut writer);
-        assert_eq!(Install::parse(&mut Reader::new(&writer.bytes)), Ok(install.clone()));
+        assert_eq!(Install::parse(&mut Reader::new(&writer)), Ok(install.clone()));
         let mut catalog = Catalog::default();
         catalog.install(&install).unwrap();
         assert_eq!(catalog.segments[&0].descriptor.large, [large(2)]);
@@ -352,15 +352,15 @@ pub mod tests {
         };
         let mut writer = Writer::default();
         second.encode(&mut writer);
-        assert_eq!(Install::parse(&mut Reader::new(&writer.bytes)), Ok(second.clone()));
+        assert_eq!(Install::parse(&mut Reader::new(&writer)), Ok(second.clone()));
         catalog.install(&second).unwrap();
         let state = &catalog.segments[&0];
         assert_eq!((state.valid_entries, state.valid_bytes), (68, 680));
         assert!(catalog.install(&second).is_err(), "a change that does not fit is refused");
         let mut writer = Writer::default();
         catalog.segments[&0].encode(&mut writer);
-        assert_eq!(SegmentState::parse(&mut Reader::new(&writer.bytes)), Ok(catalog.segments[&0].clone()));
-        assert_eq!(writer.bytes.len() as u64, catalog.segments[&0].encoded_bytes_max());
+        assert_eq!(SegmentState::parse(&mut Reader::new(&writer)), Ok(catalog.segments[&0].clone()));
+        assert_eq!(writer.len() as u64, catalog.segments[&0].encoded_bytes_max());
         assert_eq!(catalog.number_free(&[2]), 3);
     }
 }

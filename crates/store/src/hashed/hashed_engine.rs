@@ -280,7 +280,7 @@ impl HashedEngine {
     pub fn set_pace(&self, is_collecting: bool) {
         let segment = u64::from(self.segment_extents());
         let free = u64::from(lock(&self.extents).free_beside(ExtentOwner::Recovery));
-        let gained = self.pace.collect.of(self.pace.victim_extents.load(Ordering::Relaxed));
+        let gained = self.pace.gained_extents();
         let free_bytes = (free + gained).saturating_sub(2 * segment) * self.geometry.segment_bytes / segment;
         let room = Room {
             buffer_bytes: self.geometry.segment_bytes,

@@ -31,7 +31,7 @@ impl HashedEdit {
         match self {
             HashedEdit::Install(install) => encode_install(install, writer),
             HashedEdit::Checkpoint(checkpoint) => {
-                writer.bytes.push(CHECKPOINT);
+                writer.u8(CHECKPOINT);
                 checkpoint.encode(writer);
             }
         }
@@ -50,7 +50,7 @@ impl HashedEdit {
 }
 
 fn encode_install(install: &Install, writer: &mut Writer) {
-    writer.bytes.push(INSTALL);
+    writer.u8(INSTALL);
     install.encode(writer);
 }
 

@@ -233,7 +233,7 @@ mod tests {
         }
         let mut said = Writer::default();
         bench.installer.of::<Catalog>().segments.values().for_each(|state| state.encode(&mut said));
-        assert!(said.bytes.len() as u64 > made.manifest_bytes / 2, "{} bytes", said.bytes.len());
+        assert!(said.len() as u64 > made.manifest_bytes / 2, "{} bytes", said.len());
         let (now, at_best, for_new_keys) = refresh(&bench.installer, false);
         assert!(now == 0 && at_best == empty.1 && for_new_keys <= at_best);
     }

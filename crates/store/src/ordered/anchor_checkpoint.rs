@@ -64,7 +64,7 @@ impl AnchorRoot {
             writer.u32(*first);
             writer.u32(*count);
         }
-        writer.bytes
+        writer.into_bytes()
     }
 
     pub fn parse(root: &[u8]) -> Result<AnchorRoot, Short> {
@@ -150,7 +150,7 @@ fn parts<'a>(
                 head.u32(counted.count() as u32);
                 let extensions = slots.spaces().filter(|space| space.options().class != SlotClass::Nodes);
                 Box::new(
-                    std::iter::once(Ok(head.bytes))
+                    std::iter::once(Ok(head.into_bytes()))
                         .chain(nodes.map(Ok))
                         .chain(extensions.map(|space| Ok(class(space)))),
                 )
@@ -173,12 +173,12 @@ fn nodes<'a>(
         let home = cache.table.home(NodeId(node as u32));
         let mut writer = Writer::default();
         writer.u16(anchor.len() as u16);
-        writer.bytes.extend_from_slice(&anchor);
+        writer.raw(&anchor);
         next = search.next(&mut anchor);
         Some(home.map(|home| {
             writer.u32(home.slot);
             writer.u64(home.stamp);
-            writer.bytes
+            writer.into_bytes()
         }))
     });
     Ok(all.flatten())
@@ -187,10 +187,10 @@ fn nodes<'a>(
 /// The live extensions of a class, encoded.
 fn class(space: &SlotSpace) -> Vec<u8> {
     let (used, mut writer) = (space.slots_in_use(), Writer::default());
-    writer.bytes.push(space.options().class.code());
+    writer.u8(space.options().class.code());
     writer.u32(used.len() as u32);
     used.iter().for_each(|slot| writer.u32(*slot));
-    writer.bytes
+    writer.into_bytes()
 }
 
 /// Writes a checkpoint durably to free extents. Returns its root, which nothing names yet. `None`: there is no room.

@@ -61,7 +61,7 @@ impl GroupLog for TestLog {
         self.appends += 1;
         let mut writer = Writer::default();
         edits.iter().for_each(|edit| edit.encode(&mut writer));
-        self.table.apply(&writer.bytes).map_err(Error::Corrupt)
+        self.table.apply(&writer).map_err(Error::Corrupt)
     }
 }
 

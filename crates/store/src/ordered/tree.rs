@@ -273,7 +273,7 @@ impl OrderedState {
 
     /// Lists a changed page for the write-back, unless it is listed.
     pub fn list(&self, tree: &Arc<OrderedTree>, node: NodeId) {
-        let is_new = self.cache.with(node, |meta| meta.is_dirty && !std::mem::replace(&mut meta.is_listed, true));
+        let is_new = self.cache.with(node, |meta| meta.list());
         if is_new == Some(true) {
             self.write_back.list(tree, node);
         }

@@ -129,9 +129,9 @@ pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -
     } else {
         phase.set(Phase::Collect);
         let extents = victims.iter().map(|victim| u64::from(victim.segment.descriptor.extent_count())).sum();
-        engine.pace.victim_extents.store(extents, Ordering::Relaxed);
+        engine.pace.collection_began(extents);
         let done = collect_as(&engine, &io, &phase, &victims, name).await;
-        engine.pace.collect.reset();
+        engine.pace.collection_ended();
         engine.counters.collections.fetch_add(1, Ordering::Relaxed);
         match done {
             Err(failure) => set_aside(&engine, failure).await,
@@ -364,7 +364,7 @@ async fn merge(
             .map_err(|error| victims[number].failure(UnreadablePart::Data, error))?;
         if since_step_bytes > STEP_BYTES {
             copied_bytes += std::mem::take(&mut since_step_bytes) as u64;
-            engine.pace.collect.set(COLLECT_WRITE, copied_bytes, live_bytes);
+            engine.pace.collected(COLLECT_WRITE, copied_bytes, live_bytes);
             io.step().await;
             now_ms = engine.now_ms();
         }
@@ -425,7 +425,7 @@ async fn install_output(
     }
     let bits = engine.geometry.partition_bits;
     apply(engine, io, phase, installer, &frame, segment, |partition| {
-        engine.pace.collect.set(COLLECT_MERGE, partition as u64, engine.buffers.shards().len() as u64);
+        engine.pace.collected(COLLECT_MERGE, partition as u64, engine.buffers.shards().len() as u64);
         let start = sources.partition_point(|source| source.hash.partition(bits) < partition);
         let own = sources[start..].iter().zip(&alive[start..]);
         let own = own.take_while(|(source, _)| source.hash.partition(bits) == partition);

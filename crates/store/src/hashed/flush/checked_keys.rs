@@ -42,7 +42,7 @@ impl CheckedKeys {
         let packed = &mut self.packed;
         let is_named = keyspace != KeyspaceId::DEFAULT;
         let mut tag = |kind: u8| {
-            packed.bytes.push(kind | if live { LIVE } else { 0 } | if is_named { NAMED } else { 0 });
+            packed.u8(kind | if live { LIVE } else { 0 } | if is_named { NAMED } else { 0 });
             if is_named {
                 packed.varint(keyspace.0.into());
             }
@@ -51,7 +51,7 @@ impl CheckedKeys {
             Checked::New => tag(NEW),
             Checked::Near { hash, segment } => {
                 tag(NEAR);
-                packed.bytes.extend_from_slice(&hash.0.to_le_bytes());
+                packed.raw(&hash.0.to_le_bytes());
                 packed.varint(segment);
             }
             Checked::Older { segment, entry, size_bytes } => {
@@ -63,7 +63,7 @@ impl CheckedKeys {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = CheckedKey> + use<'_> {
-        let mut reader = Reader::new(&self.packed.bytes);
+        let mut reader = Reader::new(&self.packed);
         std::iter::from_fn(move || {
             (!reader.is_empty()).then(|| unpack(&mut reader).expect("it was packed by this module"))
         })
@@ -72,12 +72,12 @@ impl CheckedKeys {
     /// Bytes of memory that it takes.
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self.packed.bytes.capacity()
+        self.packed.capacity()
     }
 
     /// No key comes any more.
     pub fn shrink(&mut self) {
-        self.packed.bytes.shrink_to_fit();
+        self.packed.shrink();
     }
 }
 

@@ -186,7 +186,7 @@ async fn flush_as(
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
-        engine.pace.flush.set(FLUSH_WRITE, shards.len() as u64, engine.buffers.shards().len() as u64);
+        engine.pace.flushed(FLUSH_WRITE, shards.len() as u64, engine.buffers.shards().len() as u64);
         io.step().await;
     }
     let segment = if writer.record_bytes() > 0 { Some(finish_segment(engine, writer).await?) } else { None };
@@ -284,7 +284,7 @@ async fn install(
     }
     let merge = if engine.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
     apply(engine, io, phase, installer, &frame, segment, |partition| {
-        engine.pace.flush.set(merge, partition as u64, engine.buffers.shards().len() as u64);
+        engine.pace.flushed(merge, partition as u64, engine.buffers.shards().len() as u64);
         let mut batch = Vec::new();
         lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
         let units = groups::units_of(engine, buffer, batch);
@@ -335,7 +335,7 @@ async fn keep_wanted(engine: &HashedEngine, io: &Io, buffer: u64) {
                 _ => {}
             }
         }
-        engine.pace.flush.set(FLUSH_KEEP, number as u64 + 1, engine.buffers.shards().len() as u64);
+        engine.pace.flushed(FLUSH_KEEP, number as u64 + 1, engine.buffers.shards().len() as u64);
         io.step().await;
     }
 }

@@ -249,13 +249,13 @@ mod tests {
         };
         let mut writer = Writer::default();
         checkpoint.encode(&mut writer);
-        assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes)), Ok(checkpoint.clone()));
+        assert_eq!(Checkpoint::parse(&mut Reader::new(&writer)), Ok(checkpoint.clone()));
         // Checkpoints of earlier versions end with the checksums.
-        let uncounted = writer.bytes.len() - 4 - 2 * ITEMS_BYTES;
-        for length in (0..writer.bytes.len()).filter(|length| *length != uncounted) {
-            assert_eq!(Checkpoint::parse(&mut Reader::new(&writer.bytes[..length])), Err(Short));
+        let uncounted = writer.len() - 4 - 2 * ITEMS_BYTES;
+        for length in (0..writer.len()).filter(|length| *length != uncounted) {
+            assert_eq!(Checkpoint::parse(&mut Reader::new(&writer[..length])), Err(Short));
         }
-        let uncounted = Checkpoint::parse(&mut Reader::new(&writer.bytes[..uncounted])).unwrap();
+        let uncounted = Checkpoint::parse(&mut Reader::new(&writer[..uncounted])).unwrap();
         assert_eq!(uncounted, Checkpoint { items: Vec::new(), ..checkpoint });
     }
 

@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(large.extent_count(), 3 * u64::from(numbers));
             let mut writer = Writer::default();
             large.encode(&mut writer);
-            let bytes = writer.bytes.len() as u64;
+            let bytes = writer.len() as u64;
             assert!(bytes <= large.encoded_bytes_max());
             // An address of another member would take the fifth byte.
             let counted = large.encoded_bytes_max() - 2 * 3;
@@ -190,7 +190,7 @@ mod tests {
             let key_extents = vec![7, 9];
             let mut writer = Writer::default();
             Descriptor { entries: entries as u32, key_extents, ..descriptor(1, 1) }.encode(&mut writer);
-            Descriptor::parse(&mut Reader::new(&writer.bytes)).is_ok()
+            Descriptor::parse(&mut Reader::new(&writer)).is_ok()
         };
         assert!(parse(2 * ENTRIES_PER_EXTENT_MAX) && !parse(2 * ENTRIES_PER_EXTENT_MAX + 1));
         assert!(parse(1) && !parse(u32::MAX.into()));

@@ -51,7 +51,7 @@ pub struct PageMeta {
     /// The page was changed since its last image was made.
     pub is_dirty: bool,
     /// The page is in the list of pages to write.
-    pub is_listed: bool,
+    pub(super) is_listed: bool,
     /// The slot of its newest image, durable or in flight. It is this node's alone, and its number is kept.
     pub slot: Option<u32>,
     /// A promise of a slot for its next image, if it has no slot.
@@ -119,6 +119,25 @@ impl PageMeta {
         if removes {
             self.removed_stamp = self.removed_stamp.max(stamp);
         }
+    }
+
+    /// Marks a changed page as listed. Whether it was not: then the caller lists it.
+    pub fn list(&mut self) -> bool {
+        self.is_dirty && !std::mem::replace(&mut self.is_listed, true)
+    }
+
+    /// Whether a listed page may be written now. If not, it is listed no more.
+    pub fn stays_listed(&mut self) -> bool {
+        self.is_listed = self.is_dirty && !self.is_being_written();
+        self.is_listed
+    }
+
+    /// An image with this stamp has all changes so far. Returns their tickets.
+    pub fn begin_image(&mut self, stamp: u64) -> Vec<Arc<DurabilityTicket>> {
+        let tickets = std::mem::take(&mut self.tickets);
+        self.flying = Some(FlyingImage { stamp, is_home: false, ticket: tickets.first().cloned() });
+        (self.is_dirty, self.is_listed) = (false, false);
+        tickets
     }
 
     /// The ticket of the changes since the last image.

@@ -284,7 +284,7 @@ impl<'a> OrderedBatch<'a> {
             meta.log_stamp = meta.log_stamp.max(stamp_last);
             // The extensions are freed when the image that no longer names them is durable.
             meta.shared.extend(gone);
-            (meta.ticket(), !std::mem::replace(&mut meta.is_listed, true))
+            (meta.ticket(), meta.list())
         });
         if is_new {
             self.session.cx.state.write_back.list(&tree, node);

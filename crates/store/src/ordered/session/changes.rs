@@ -67,8 +67,7 @@ pub(super) fn change(
     let program = cx.state.programs.put;
     let operation = scratch::change(&core.queue, Purpose::Put, program, &cx.parameters, &page, &mut scratch);
     op.kept.stage = OpStage::Changes(node, group);
-    cx.pages_taken += 1;
-    cx.submit(core, op.number() as u64, Purpose::Put, operation, Lease::Buffers([page, scratch]));
+    cx.submit_at_page(core, op.number() as u64, Purpose::Put, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
 }
 
@@ -161,7 +160,7 @@ fn end_change(
         meta.changed(op.kept.stamp, result == PutResult::Removed);
         // The extension is freed when the image that no longer names it is durable, as are the slots of the images that name it.
         meta.shared.extend(gone.filter(|_| !fail_point!(OrderedFreeExtensionEarly)));
-        (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
+        (waits.then(|| meta.ticket()), meta.list())
     });
     if let Some(extension) = op.kept.extension.take() {
         // A record names the extension.

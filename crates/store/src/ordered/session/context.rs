@@ -40,7 +40,7 @@ pub(super) struct Context {
     pub trees: Vec<SessionTree>,
     pub again: Again,
     /// The number of pages with commands of this session.
-    pub pages_taken: usize,
+    pages_taken: usize,
     /// The parameters of the next program.
     pub parameters: Vec<u8>,
     /// The anchor of the node that was looked up last.
@@ -140,6 +140,28 @@ impl Context {
         let has = core.queue.credits() > 0;
         self.again.tries |= !has && self.pages_taken > 0;
         has
+    }
+
+    pub fn has_pages_taken(&self) -> bool {
+        self.pages_taken > 0
+    }
+
+    /// As [`Context::submit`], of a program at a page that the session has taken.
+    pub fn submit_at_page(
+        &mut self,
+        core: &mut SessionCore,
+        own: u64,
+        purpose: Purpose,
+        operation: Operation,
+        lease: Lease,
+    ) {
+        self.pages_taken += 1;
+        self.submit(core, own, purpose, operation, lease);
+    }
+
+    /// A program at a page has ended.
+    pub fn page_returned(&mut self) {
+        self.pages_taken -= 1;
     }
 
     pub fn submit(&self, core: &mut SessionCore, own: u64, purpose: Purpose, operation: Operation, lease: Lease) {

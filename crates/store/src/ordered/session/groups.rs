@@ -260,7 +260,7 @@ fn note_changes(
     let told = cx.state.cache.with(node, |meta| {
         meta.changed(newest, false);
         removed.into_iter().for_each(|stamp| meta.changed(stamp, true));
-        (waits.then(|| meta.ticket()), !std::mem::replace(&mut meta.is_listed, true))
+        (waits.then(|| meta.ticket()), meta.list())
     });
     let (ticket, is_new) = told.expect("a page that is taken stays");
     if is_new {

@@ -81,8 +81,7 @@ pub(super) fn look(
     let program = cx.state.programs.get;
     let operation = scratch::look(&core.queue, Purpose::Get, program, &cx.parameters, &page, &mut scratch);
     op.kept.stage = OpStage::Looks(node, group);
-    cx.pages_taken += 1;
-    cx.submit(core, op.number() as u64, Purpose::Get, operation, Lease::Buffers([page, scratch]));
+    cx.submit_at_page(core, op.number() as u64, Purpose::Get, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
 }
 

@@ -282,47 +282,28 @@ impl OrderedSession {
         let OrderedSession { ops, waits, cx, .. } = self;
         let mut op = OpInHand::take(ops, number);
         let is_get = matches!(op.request.borrow(), Request::Get { .. });
-        let (at, step) = match std::mem::take(&mut op.kept.stage) {
+        let stage = std::mem::take(&mut op.kept.stage);
+        if matches!(stage, OpStage::Looks(..) | OpStage::Changes(..)) {
+            cx.page_returned();
+        }
+        let (at, step) = match stage {
             OpStage::Looks(node, others) if is_get => {
-                cx.pages_taken -= 1;
                 drop(op);
-                return waits.gets_looked(
-                    (cx, core),
-                    ops,
-                    GroupNumbers { first: number, others: &others },
-                    node,
-                    None,
-                    piece.returned,
-                );
+                let group = GroupNumbers { first: number, others: &others };
+                return waits.gets_looked((cx, core), ops, group, node, None, piece.returned);
             }
             OpStage::Reads(node, home, others) if is_get => {
                 drop(op);
-                return waits.gets_looked(
-                    (cx, core),
-                    ops,
-                    GroupNumbers { first: number, others: &others },
-                    node,
-                    Some(home),
-                    piece.returned,
-                );
+                let group = GroupNumbers { first: number, others: &others };
+                return waits.gets_looked((cx, core), ops, group, node, Some(home), piece.returned);
             }
             OpStage::Changes(node, others) if !others.is_empty() => {
-                cx.pages_taken -= 1;
                 drop(op);
-                return waits.group_changed(
-                    (cx, core),
-                    ops,
-                    GroupNumbers { first: number, others: &others },
-                    node,
-                    piece.returned,
-                );
+                let group = GroupNumbers { first: number, others: &others };
+                return waits.group_changed((cx, core), ops, group, node, piece.returned);
             }
-            OpStage::Looks(node, _) => {
-                cx.pages_taken -= 1;
-                (Some(node), looks::looked((cx, core), &mut op, node, piece.returned))
-            }
+            OpStage::Looks(node, _) => (Some(node), looks::looked((cx, core), &mut op, node, piece.returned)),
             OpStage::Changes(node, _) => {
-                cx.pages_taken -= 1;
                 (Some(node), changes::changed((cx, core), &mut waits.merges, &mut op, node, piece.returned))
             }
             OpStage::Reads(node, home, _) => {

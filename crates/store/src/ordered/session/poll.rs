@@ -120,7 +120,7 @@ impl OrderedSession {
 
     /// Polls until no page is with a command. Programs are short, and run within the poll if the drive has no threads.
     pub(super) fn await_pages(&mut self, core: &mut SessionCore) {
-        while self.cx.pages_taken > 0 {
+        while self.cx.has_pages_taken() {
             let mut completions = std::mem::take(&mut self.cx.completions);
             core.queue.poll(&mut completions);
             let none = completions.is_empty();

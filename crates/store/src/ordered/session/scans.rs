@@ -272,8 +272,7 @@ fn look(
     scan_parameters((cx, core), scan, arguments(NodeFlags::NONE));
     let program = cx.state.programs.scan;
     let operation = scratch::look(&core.queue, Purpose::Scan, program, &cx.parameters, &page, &mut scratch);
-    cx.pages_taken += 1;
-    cx.submit(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
+    cx.submit_at_page(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::Looks(node))
 }
 
@@ -322,8 +321,7 @@ fn look_ahead(
     scan_parameters((cx, core), scan, arguments);
     let (program, input) = (cx.state.programs.scan, page_range(&page, read.page_at(home.slot)));
     let operation = scratch::look_at(&core.queue, Purpose::Scan, program, &cx.parameters, input, &mut scratch);
-    cx.pages_taken += 1;
-    cx.submit(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
+    cx.submit_at_page(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::LooksAhead(node, home, read))
 }
 
@@ -418,9 +416,11 @@ fn was_scanned(
         false => None,
     };
     cx.give_scratch(core, scratch);
+    if matches!(stage, ScanStage::Looks(_) | ScanStage::LooksAhead(..)) {
+        cx.page_returned();
+    }
     let of_flash = match stage {
         ScanStage::Looks(node) => {
-            cx.pages_taken -= 1;
             let ticket = cx.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
             scan.tickets.extend(ticket.filter(|_| !fail_point!(OrderedScanUndurable)));
             if gone_on.is_none() {
@@ -429,7 +429,6 @@ fn was_scanned(
             None
         }
         ScanStage::LooksAhead(node, home, read) => {
-            cx.pages_taken -= 1;
             let keeps = gone_on.is_some() && scan.page_use() == PageUse::ByKey;
             let copy = if keeps { copy_of_page(cx, core, &page, at) } else { None };
             read.give_back(page);

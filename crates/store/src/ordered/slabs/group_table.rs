@@ -75,7 +75,7 @@ impl GroupEdit {
     pub fn encode(&self, writer: &mut Writer) {
         let mut list = |edit, groups: &[u32]| {
             if !groups.is_empty() {
-                writer.bytes.push(edit);
+                writer.u8(edit);
                 writer.extents(groups);
             }
         };
@@ -84,23 +84,23 @@ impl GroupEdit {
             GroupEdit::Close(groups) => list(CLOSE, groups),
             GroupEdit::Remove(groups) => list(REMOVE, groups),
             GroupEdit::Add(group) => {
-                writer.bytes.push(ADD);
+                writer.u8(ADD);
                 writer.u32(ExtentAddress::new(0, group.first).word());
                 writer.varint(group.extents);
                 writer.u16(group.keyspace.0);
-                writer.bytes.push(group.class.code());
+                writer.u8(group.class.code());
                 writer.u64(group.version);
             }
             GroupEdit::Drop(keyspace) => {
-                writer.bytes.push(DROP);
+                writer.u8(DROP);
                 writer.u16(keyspace.0);
             }
             GroupEdit::Versions(version) => {
-                writer.bytes.push(VERSIONS);
+                writer.u8(VERSIONS);
                 writer.u64(*version);
             }
             GroupEdit::Round(round) => {
-                writer.bytes.push(ROUND);
+                writer.u8(ROUND);
                 round.encode(writer);
             }
         }
@@ -256,7 +256,7 @@ mod tests {
     fn encoded(edits: &[GroupEdit]) -> Vec<u8> {
         let mut writer = Writer::default();
         edits.iter().for_each(|edit| edit.encode(&mut writer));
-        writer.bytes
+        writer.into_bytes()
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use super::{ListedPage, SECOND_US};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
-use crate::ordered::cache::page_meta::FlyingImage;
 use crate::ordered::node_table::NodeHome;
 use crate::ordered::slabs::{RESERVED_SLOTS, SlotShare};
 use crate::ordered::tree::OrderedState;
@@ -216,12 +215,7 @@ impl ImageWriter {
             }
             let look = state.cache.take_if(page.node, |meta| {
                 // Its id may belong to another tree by now.
-                if meta.keyspace != page.tree.keyspace.0 {
-                    return false;
-                }
-                let may = meta.is_dirty && !meta.is_being_written();
-                meta.is_listed = may;
-                may
+                meta.keyspace == page.tree.keyspace.0 && meta.stays_listed()
             });
             match look {
                 PageLook::Taken(buffer) => match self.seal(state, page, buffer) {
@@ -281,10 +275,7 @@ impl ImageWriter {
                     replaced.extend(meta.slot.replace(slot.clone().keep()).map(|number| nodes.resume(number)));
                     meta.promise = None;
                 }
-                let tickets = std::mem::take(&mut meta.tickets);
-                meta.flying = Some(FlyingImage { stamp, is_home: false, ticket: tickets.first().cloned() });
-                (meta.is_dirty, meta.is_listed) = (false, false);
-                (replaced, tickets, meta.log_stamp.max(deletion_before(state, page.tree.keyspace)))
+                (replaced, meta.begin_image(stamp), meta.log_stamp.max(deletion_before(state, page.tree.keyspace)))
             })
             .expect("a page that is taken stays");
         let mut copy = self.copies.pop().expect("the caller looks for one first");
@@ -437,7 +428,7 @@ impl ImageWriter {
             self.stamps.remove(&stamp);
             let mut is_next_due = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
-                is_next_due = meta.is_dirty && !std::mem::replace(&mut meta.is_listed, meta.is_dirty);
+                is_next_due = meta.list();
             });
             slot.settle(stamp);
             page.tree.nodes.attested(stamp, attests);
