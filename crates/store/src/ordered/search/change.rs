@@ -11,7 +11,6 @@
 //!          from a roomy node          parent, node            parent's slot ← smaller copy
 //!          one of two entries         parent, node (, child)  parent's slot ← the other one: a leaf, or a copy of the
 //!                                                             child with the node's prefix and byte before its own
-//! replace                             node                    the leaf's value
 //! ```
 
 use super::blocks::Purpose;
@@ -26,7 +25,7 @@ use tapetum_base::memory::memory_word::Word;
 #[must_use]
 pub enum AnchorChange {
     Done,
-    /// Nothing was changed: the anchor to change, or to insert after, has this value.
+    /// Nothing was changed: the anchor has this value.
     Found(u64),
     /// Nothing was changed: the key is no anchor.
     Absent,
@@ -72,46 +71,6 @@ impl<M: TreeMemory> SearchTree<M> {
     pub(super) fn insert(&self, key: &[u8], value: u64) -> Result<AnchorChange, SearchError> {
         check_length(key)?;
         until_it_ends::<M>(|| self.try_insert(&mut NodeLocks::new(self), key, value))
-    }
-
-    pub(super) fn insert_after(
-        &self,
-        left: &[u8],
-        expected: u64,
-        key: &[u8],
-        value: u64,
-    ) -> Result<AnchorChange, SearchError> {
-        check_length(key)?;
-        until_it_ends::<M>(|| {
-            let place = self.walk(left);
-            let PlaceFound::Anchor(slot, leaf) = place.found else { return Ok(AnchorChange::Absent) };
-            let mut locks = NodeLocks::new(self);
-            expect_same(slot.entry(locks.lock(place.node)?) == leaf)?;
-            // The left anchor keeps its value while its node is locked.
-            let found = leaf::value(self.leaf_words(leaf));
-            if found != expected {
-                return Ok(AnchorChange::Found(found));
-            }
-            locks.give_up_early();
-            self.try_insert(&mut locks, key, value)
-        })
-    }
-
-    pub(super) fn replace(&self, key: &[u8], expected: u64, value: u64) -> AnchorChange {
-        let replaced = until_it_ends::<M>(|| {
-            let place = self.walk(key);
-            let PlaceFound::Anchor(slot, leaf) = place.found else { return Ok(AnchorChange::Absent) };
-            let mut locks = NodeLocks::new(self);
-            expect_same(slot.entry(locks.lock(place.node)?) == leaf)?;
-            let words = self.leaf_words(leaf);
-            let found = leaf::value(words);
-            if found != expected {
-                return Ok(AnchorChange::Found(found));
-            }
-            leaf::set_value(words, value);
-            Ok(AnchorChange::Done)
-        });
-        replaced.expect("a replacement claims no memory")
     }
 
     pub(super) fn remove(&self, key: &[u8], expected: u64) -> Result<AnchorChange, SearchError> {

@@ -6,11 +6,11 @@
 //! word 2…  8 bytes of the key each, the last word padded with zeros
 //! ```
 //!
-//! The key is written once, before the leaf is linked. The value is stored under the lock of the node that links the leaf, and read without a lock.
+//! Both are written once, before the leaf is linked.
 
 use super::anchor_key::AnchorKey;
 use std::cmp::Ordering;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tapetum_base::memory::memory_word::Word;
 
 const VALUE: usize = 0;
@@ -46,10 +46,6 @@ pub fn word_of(piece: &[u8]) -> u64 {
 
 pub fn value<W: Word>(words: &[W]) -> u64 {
     words[VALUE].load(Acquire)
-}
-
-pub fn set_value<W: Word>(words: &[W], value: u64) {
-    words[VALUE].store(value, Release);
 }
 
 /// Passes the key to `take` in pieces, in order, until that returns false.

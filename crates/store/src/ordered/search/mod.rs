@@ -29,7 +29,6 @@
 mod anchor_key;
 mod blocks;
 mod change;
-mod cursor;
 mod epochs;
 mod leaf;
 mod match16;
@@ -50,7 +49,6 @@ mod tests;
 
 pub use anchor_key::AnchorKey;
 pub use change::AnchorChange;
-pub use cursor::AnchorCursor;
 pub use search_error::SearchError;
 pub use tree_memory::{Exclusive, MappedMemory, TreeMemory};
 
@@ -214,24 +212,6 @@ impl<M: TreeMemory> SearchHandle<M> {
     pub fn insert(&mut self, key: &[u8], value: u64) -> Result<AnchorChange, SearchError> {
         let _pin = self.tree.blocks.pin(self.number);
         self.tree.insert(key, value)
-    }
-
-    /// Makes `key` an anchor, unless it is one, if the anchor `left` has the value `expected` at that moment.
-    pub fn insert_after(
-        &mut self,
-        left: &[u8],
-        expected: u64,
-        key: &[u8],
-        value: u64,
-    ) -> Result<AnchorChange, SearchError> {
-        let _pin = self.tree.blocks.pin(self.number);
-        self.tree.insert_after(left, expected, key, value)
-    }
-
-    /// Gives an anchor another value, if it has the value `expected`.
-    pub fn replace(&mut self, key: &[u8], expected: u64, value: u64) -> AnchorChange {
-        let _pin = self.tree.blocks.pin(self.number);
-        self.tree.replace(key, expected, value)
     }
 
     /// Removes an anchor, if it has the value `expected`. The empty key cannot be removed.

@@ -308,20 +308,6 @@ fn of_two_inserts_of_one_key_one_is_done() {
     );
 }
 
-#[test]
-fn a_replacement_beside_a_removal_is_seen_or_refused() {
-    beside::<SOUND, _, _>(
-        &[b"ab", b"ac"],
-        |handle| handle.replace(b"ac", 2, 9),
-        |handle| handle.remove(b"ac", 2).expect("room"),
-        |replaced, removed, handle| match handle.lookup(b"ac") {
-            Some(9) => assert_eq!((replaced, removed), (AnchorChange::Done, AnchorChange::Found(9))),
-            None => assert_eq!((replaced, removed), (AnchorChange::Absent, AnchorChange::Done)),
-            other => panic!("{other:?}"),
-        },
-    );
-}
-
 /// Both writers split the same leaf.
 #[test]
 fn two_writers_at_a_leaf_lose_nothing() {
@@ -332,23 +318,6 @@ fn two_writers_at_a_leaf_lose_nothing() {
         |(), (), handle| {
             let seen = [handle.lookup(b"ab"), handle.lookup(b"abc"), handle.lookup(b"abd")];
             assert_eq!(seen, [Some(1), Some(8), Some(9)]);
-        },
-    );
-}
-
-/// An anchor is removed. An insert after it either comes before the removal or is refused.
-#[test]
-fn an_insert_after_an_anchor_that_goes_is_done_before_or_refused() {
-    beside::<SOUND, _, _>(
-        &[b"ab", b"ac"],
-        |handle| handle.insert_after(b"ab", 1, b"abc", 8).expect("room"),
-        |handle| {
-            remove(handle, b"ab", 1);
-            handle.lookup(b"abc")
-        },
-        |inserted, seen_after, handle| {
-            let expected = seen_after.map_or(AnchorChange::Absent, |_| AnchorChange::Done);
-            assert_eq!((inserted, handle.lookup(b"abc")), (expected, seen_after));
         },
     );
 }

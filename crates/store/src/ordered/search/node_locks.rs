@@ -1,8 +1,7 @@
 //! The nodes that a change has locked.
 //!
 //! Invariants:
-//! 1. Locks are taken parents first, so that no two changes wait for each other. A change that must lock out of that order tries for a while, then
-//!    starts again.
+//! 1. Locks are taken parents first, so that no two changes wait for each other.
 //! 2. The drop releases all locks, each with the header that the node must have.
 //! 3. A locked node is not obsolete, so it is linked: only the holder of its lock makes it obsolete.
 
@@ -12,10 +11,8 @@ use super::{SearchError, SearchTree};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use tapetum_base::memory::memory_word::Word;
 
-/// insert_after locks its left anchor's node, every change a parent and a node, a removal also one of its children.
-const LOCKS_MAX: usize = 4;
-/// Tries of a lock out of order.
-const TRIES_MAX: u32 = 128; // a lock is held for less than a microsecond, unless its holder is descheduled
+/// Every change locks a parent and a node, a removal also one of its children.
+const LOCKS_MAX: usize = 3;
 
 /// The reason why a change did not end.
 #[derive(Debug)]
@@ -35,17 +32,11 @@ pub struct NodeLocks<'t, M: TreeMemory> {
     tree: &'t SearchTree<M>,
     held: [(u32, NodeHeader); LOCKS_MAX],
     count: usize,
-    tries_max: u32,
 }
 
 impl<'t, M: TreeMemory> NodeLocks<'t, M> {
     pub fn new(tree: &'t SearchTree<M>) -> Self {
-        NodeLocks { tree, held: [(0, NodeHeader(0)); LOCKS_MAX], count: 0, tries_max: u32::MAX }
-    }
-
-    /// From here on nodes may be locked out of order.
-    pub fn give_up_early(&mut self) {
-        self.tries_max = TRIES_MAX;
+        NodeLocks { tree, held: [(0, NodeHeader(0)); LOCKS_MAX], count: 0 }
     }
 
     fn position(&self, node: u32) -> Option<usize> {
@@ -68,9 +59,6 @@ impl<'t, M: TreeMemory> NodeLocks<'t, M> {
                     break seen;
                 }
                 tries += 1;
-                if tries > self.tries_max {
-                    return Err(ChangeHalt::Conflict);
-                }
                 M::Word::pause(tries);
             };
             self.held[self.count] = (node, header);

@@ -48,34 +48,18 @@ fn keys() -> Keys {
     Keys { stable, passing }
 }
 
-/// Adds and removes anchors, and changes their values. `count` is the number of present ones.
+/// Adds and removes anchors. `count` is the number of present ones.
 fn write(handle: &mut HeapHandle, keys: &Keys, seed: u64, count: &AtomicI64) {
     let mut chance = Chance(seed);
     for version in 0..CHANGES as u64 {
         let key = &keys.passing[chance.below(keys.passing.len())];
-        let left = &keys.stable[chance.below(keys.stable.len())];
         let value = value_of(key, version);
-        let inserted = match (chance.below(4), handle.lookup(key)) {
-            (0, _) => {
-                let expected = handle.lookup(left).expect("a stable anchor");
-                match handle.replace(left, expected, if left.is_empty() { LEFTMOST } else { value_of(left, version) }) {
-                    AnchorChange::Absent | AnchorChange::Taken(_) => panic!("a stable anchor is missing"),
-                    AnchorChange::Found(found) => assert!(is_value_of(left, found)),
-                    AnchorChange::Done => {}
-                }
-                0
-            }
-            (_, Some(found)) => {
+        let inserted = match handle.lookup(key) {
+            Some(found) => {
                 assert!(is_value_of(key, found));
                 -i64::from(handle.remove(key, found).expect("room") == AnchorChange::Done)
             }
-            (1, None) => {
-                let expected = handle.lookup(left).expect("a stable anchor");
-                let change = handle.insert_after(left, expected, key, value).expect("room");
-                assert_ne!(change, AnchorChange::Absent);
-                i64::from(change == AnchorChange::Done)
-            }
-            (_, None) => i64::from(handle.insert(key, value).expect("room") == AnchorChange::Done),
+            None => i64::from(handle.insert(key, value).expect("room") == AnchorChange::Done),
         };
         count.fetch_add(inserted, Relaxed);
     }
@@ -100,17 +84,18 @@ fn iterate(handle: &mut HeapHandle, keys: &Keys, forward: bool) {
         stable.reverse();
     }
     let mut stable = stable.into_iter().peekable();
-    let mut cursor = if forward { AnchorCursor::at_start() } else { AnchorCursor::at_end() };
+    let mut anchor = AnchorKey::new();
+    let mut step = Some(if forward { handle.floor(b"", &mut anchor) } else { handle.last(&mut anchor) });
     let mut last: Option<Vec<u8>> = None;
-    while let Some(value) = if forward { cursor.forward(handle) } else { cursor.back(handle) } {
-        let anchor = cursor.anchor();
-        assert!(is_value_of(anchor, value));
+    while let Some(value) = step {
+        assert!(is_value_of(&anchor, value));
         let is_in_order = last.is_none_or(|last| if forward { *last < *anchor } else { *last > *anchor });
         assert!(is_in_order, "{anchor:?} out of order");
         stable.next_if(|stable| stable[..] == *anchor);
         let is_passed = stable.peek().is_some_and(|next| if forward { next[..] < *anchor } else { next[..] > *anchor });
         assert!(!is_passed, "{:?} was passed over at {anchor:?}", stable.peek());
         last = Some(anchor.to_vec());
+        step = if forward { handle.next(&mut anchor) } else { handle.previous(&mut anchor) };
     }
     assert_eq!(stable.next(), None, "the end came early");
 }

@@ -36,18 +36,19 @@ fn check_key(handle: &mut HeapHandle, model: &Model, key: &[u8]) {
 
 /// All anchors, in both directions.
 fn check_order(handle: &mut HeapHandle, model: &Model) {
-    let mut cursor = AnchorCursor::at_start();
-    for (key, value) in model {
-        assert_eq!(cursor.forward(handle), Some(*value));
-        assert_eq!(cursor.anchor(), key);
+    let mut anchor = AnchorKey::new();
+    let mut value = Some(handle.floor(b"", &mut anchor));
+    for (key, expected) in model {
+        assert_eq!((&*anchor, value), (&key[..], Some(*expected)));
+        value = handle.next(&mut anchor);
     }
-    assert_eq!([cursor.forward(handle), cursor.forward(handle)], [None; 2]);
-    for (key, value) in model.iter().rev() {
-        assert_eq!(cursor.back(handle), Some(*value));
-        assert_eq!(cursor.anchor(), key);
+    assert_eq!([value, handle.next(&mut anchor)], [None; 2]);
+    value = Some(handle.last(&mut anchor));
+    for (key, expected) in model.iter().rev() {
+        assert_eq!((&*anchor, value), (&key[..], Some(*expected)));
+        value = handle.previous(&mut anchor);
     }
-    assert_eq!([cursor.back(handle), cursor.back(handle)], [None; 2]);
-    assert_eq!(cursor.forward(handle), Some(model[&Vec::new()]));
+    assert_eq!([value, handle.previous(&mut anchor)], [None; 2]);
 }
 
 /// A key that shares much with others: of few bytes, a prefix of another one, or an extension of another one.
@@ -77,13 +78,6 @@ fn change(handle: &mut HeapHandle, model: &mut Model, chance: &mut Chance, key: 
         Some(_) => None,
     };
     if chance.below(10) < inserts_of_10 {
-        if chance.below(4) == 0 {
-            assert_eq!(handle.replace(&key, expected, value), refused.unwrap_or(AnchorChange::Done));
-            if refused.is_none() {
-                model.insert(key, value);
-            }
-            return;
-        }
         let inserted = handle.insert(&key, value).expect("room");
         assert_eq!(inserted, stands.map_or(AnchorChange::Done, AnchorChange::Taken));
         model.entry(key).or_insert(value);
@@ -214,7 +208,6 @@ fn keys_may_be_as_long_as_the_limit_and_prefixes_of_each_other() {
     let too_long = handle.insert(&long, 1).expect_err("1,025 bytes");
     assert!(matches!(too_long, SearchError::KeyTooLong { bytes: 1025 }), "{too_long}");
     assert_eq!(handle.lookup(&long), None);
-    assert_eq!(handle.replace(&long, 1, 2), AnchorChange::Absent);
     assert_eq!(handle.remove(&long, 1).expect("room"), AnchorChange::Absent);
     for (key, value) in model.iter().skip(1) {
         assert_eq!(handle.remove(key, *value).expect("room"), AnchorChange::Done);
@@ -254,25 +247,6 @@ fn prefixes_of_any_length_are_parted_and_joined() {
             assert_eq!(handle.remove(&[&trunk[..], &[byte]].concat(), 1).expect("room"), AnchorChange::Done);
         }
     }
-}
-
-#[test]
-fn an_anchor_is_inserted_after_one_that_has_the_value_expected() {
-    let (tree, mut handle) = heap_tree(ROOMY);
-    assert_eq!(handle.insert_after(b"", 5, b"m", 1).expect("room"), AnchorChange::Found(LEFTMOST));
-    assert_eq!(handle.insert_after(b"k", 5, b"m", 1).expect("room"), AnchorChange::Absent);
-    assert_eq!(handle.insert_after(b"", LEFTMOST, b"", 1).expect("room"), AnchorChange::Taken(LEFTMOST));
-    // Each key splits the node before it: the left anchor is in the node that grows or is split, or above it.
-    let mut left = (Vec::new(), LEFTMOST);
-    let mut model = new_model();
-    for (value, len) in (2..).zip((1..40).chain(1..40)) {
-        let key = [vec![if value < 41 { b'm' } else { b'n' }; len], vec![value as u8]].concat();
-        let inserted = handle.insert_after(&left.0, left.1, &key, value).expect("room");
-        assert_eq!(inserted, AnchorChange::Done);
-        model.insert(key.clone(), value);
-        left = (key, value);
-    }
-    assert_eq!(contents(&tree), model);
 }
 
 #[test]
