@@ -14,9 +14,8 @@ const THIS: &str = "THIS";
 #[derive(Clone, Copy)]
 pub struct Row {
     pub name: &'static str,
-    pub run: fn(&Arguments) -> Result<(), Failure>,
-    /// The options of a smoke run: as little as it takes, and no contender that must be compiled from elsewhere.
-    pub smoke: &'static str,
+    run: fn(&Arguments) -> Result<(), Failure>,
+    smoke: &'static str,
 }
 
 /// A figure that misses its aim. The row ended, and fails.
@@ -32,6 +31,11 @@ impl fmt::Display for Missed {
 impl std::error::Error for Missed {}
 
 impl Row {
+    /// `smoke` are the options of a smoke run: as little as it takes, and no contender that must be compiled from elsewhere.
+    pub const fn new(name: &'static str, run: fn(&Arguments) -> Result<(), Failure>, smoke: &'static str) -> Row {
+        Row { name, run, smoke }
+    }
+
     /// Runs it as `cargo x COMMAND NAME WORDS`.
     pub fn start(&self, command: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
         match mode {

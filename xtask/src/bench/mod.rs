@@ -41,115 +41,50 @@ use crate::row::Row;
 /// Bytes of every key.
 const KEY_BYTES: u64 = 16;
 
+/// The row of a contest, and the options of its smoke run.
+macro_rules! contest {
+    ($contest:path, $smoke:literal) => {
+        Row::new($contest.name, |arguments| runner::run(arguments, &$contest), $smoke)
+    };
+}
+
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
 pub const ROWS: [Row; 35] = [
-    Row {
-        name: "quick",
-        run: |arguments| runner::run(arguments, &embedded::QUICK),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore",
-    },
-    Row {
-        name: "cold-get",
-        run: |arguments| runner::run(arguments, &embedded::COLD_GET),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit",
-    },
-    Row {
-        name: "ycsb",
-        run: |arguments| runner::run(arguments, &embedded::YCSB),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum",
-    },
-    Row {
-        name: "ycsb-a",
-        run: |arguments| runner::run(arguments, &embedded::YCSB_A),
-        smoke: "--items 2000 --rounds 1 --overwrites 1 --capacity 256MiB --contenders tapetum",
-    },
-    Row { name: "read-latency", run: read_latency::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
-    Row { name: "load", run: load::run, smoke: "--items 2000 --contenders tapetum" },
-    Row {
-        name: "blocking-get",
-        run: |arguments| runner::run(arguments, &embedded::BLOCKING_GET),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,limit",
-    },
-    Row {
-        name: "memcached-get",
-        run: |arguments| runner::run(arguments, &protocol::MEMCACHED_GET),
-        smoke: "--items 2000 --rounds 1",
-    },
-    Row {
-        name: "misses",
-        run: |arguments| runner::run(arguments, &protocol::MISSES),
-        smoke: "--items 2000 --rounds 1",
-    },
-    Row {
-        name: "dram-get",
-        run: |arguments| runner::run(arguments, &protocol::DRAM_GET),
-        smoke: "--items 5000 --rounds 1",
-    },
-    Row {
-        name: "idle-export",
-        run: |arguments| runner::run(arguments, &protocol::IDLE_EXPORT),
-        smoke: "--items 5000 --rounds 1",
-    },
-    Row { name: "packets", run: packets::run, smoke: "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB" },
-    Row { name: "latency", run: latency::run, smoke: "--data 1MiB --rounds 1" },
-    Row { name: "extstore", run: extstore::run, smoke: "--items 5000 --value 200 --flash 256MiB --rounds 1" },
-    Row { name: "delta-lookup", run: delta_lookup::run, smoke: "--entries 1100000 --rounds 1" },
-    Row { name: "dispatch", run: dispatch::run, smoke: "--commands 6400 --rounds 1" },
-    Row { name: "snappy-table", run: snappy_table::run, smoke: "--data 1MiB --rounds 1" },
-    Row { name: "two-applications", run: two_applications::run, smoke: "--rounds 1" },
-    Row {
-        name: "drive-thread",
-        run: |arguments| runner::run(arguments, &embedded::DRIVE_THREAD),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread",
-    },
-    Row { name: "floods", run: floods::run, smoke: "--items 1000 --rounds 1" },
-    Row { name: "latency-by-load", run: latency_by_load::run, smoke: "--items 2000 --rounds 1 --contenders tapetum" },
-    Row {
-        name: "ordered",
-        run: |arguments| runner::run(arguments, &ordered::ORDERED_YCSB),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
-    },
-    Row {
-        name: "ordered-threads",
-        run: ordered_threads::run,
-        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
-    },
-    Row {
-        name: "ordered-ablation",
-        run: |arguments| runner::run(arguments, &ordered::ORDERED_ABLATION),
-        smoke: "--items 2000 --rounds 1",
-    },
-    Row {
-        name: "ordered-scan",
-        run: |arguments| runner::run(arguments, &ordered::ORDERED_SCAN),
-        smoke: "--items 2000 --rounds 1 --contenders tapetum-ordered",
-    },
-    Row {
-        name: "filter-scan",
-        run: filter_scan::run,
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
-    },
-    Row {
-        name: "filter-scan-json",
-        run: filter_scan::run_json,
-        smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered",
-    },
-    Row {
-        name: "fields-get",
-        run: |arguments| runner::run(arguments, &queries::FIELDS_GET),
-        smoke: "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered",
-    },
-    Row {
-        name: "graph",
-        run: |arguments| runner::run(arguments, &queries::GRAPH),
-        smoke: "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered",
-    },
-    Row { name: "scan-rows", run: scan_rows::run, smoke: "--rounds 1" },
-    Row { name: "transfer", run: transfer::run, smoke: "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered" },
-    Row { name: "walk", run: walk::run, smoke: "--scale 0.0005 --rounds 1" },
-    Row { name: "block", run: block::run, smoke: "--device 64MiB --rounds 1 --seconds 1 --depths 4" },
-    Row { name: "mariadb", run: mariadb::run, smoke: "--rows 4000 --rounds 1 --seconds 2" },
-    Row { name: "trees", run: trees::run, smoke: "--items 1000 --rounds 1 --other THIS" },
+    contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
+    contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
+    contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
+    contest!(embedded::YCSB_A, "--items 2000 --rounds 1 --overwrites 1 --capacity 256MiB --contenders tapetum"),
+    Row::new("read-latency", read_latency::run, "--items 2000 --rounds 1 --contenders tapetum"),
+    Row::new("load", load::run, "--items 2000 --contenders tapetum"),
+    contest!(embedded::BLOCKING_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
+    contest!(protocol::MEMCACHED_GET, "--items 2000 --rounds 1"),
+    contest!(protocol::MISSES, "--items 2000 --rounds 1"),
+    contest!(protocol::DRAM_GET, "--items 5000 --rounds 1"),
+    contest!(protocol::IDLE_EXPORT, "--items 5000 --rounds 1"),
+    Row::new("packets", packets::run, "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB"),
+    Row::new("latency", latency::run, "--data 1MiB --rounds 1"),
+    Row::new("extstore", extstore::run, "--items 5000 --value 200 --flash 256MiB --rounds 1"),
+    Row::new("delta-lookup", delta_lookup::run, "--entries 1100000 --rounds 1"),
+    Row::new("dispatch", dispatch::run, "--commands 6400 --rounds 1"),
+    Row::new("snappy-table", snappy_table::run, "--data 1MiB --rounds 1"),
+    Row::new("two-applications", two_applications::run, "--rounds 1"),
+    contest!(embedded::DRIVE_THREAD, "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread"),
+    Row::new("floods", floods::run, "--items 1000 --rounds 1"),
+    Row::new("latency-by-load", latency_by_load::run, "--items 2000 --rounds 1 --contenders tapetum"),
+    contest!(ordered::ORDERED_YCSB, "--items 2000 --rounds 1 --contenders tapetum-ordered"),
+    Row::new("ordered-threads", ordered_threads::run, "--items 2000 --rounds 1 --contenders tapetum-ordered"),
+    contest!(ordered::ORDERED_ABLATION, "--items 2000 --rounds 1"),
+    contest!(ordered::ORDERED_SCAN, "--items 2000 --rounds 1 --contenders tapetum-ordered"),
+    Row::new("filter-scan", filter_scan::run, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
+    Row::new("filter-scan-json", filter_scan::run_json, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
+    contest!(queries::FIELDS_GET, "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered"),
+    contest!(queries::GRAPH, "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered"),
+    Row::new("scan-rows", scan_rows::run, "--rounds 1"),
+    Row::new("transfer", transfer::run, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
+    Row::new("walk", walk::run, "--scale 0.0005 --rounds 1"),
+    Row::new("block", block::run, "--device 64MiB --rounds 1 --seconds 1 --depths 4"),
+    Row::new("mariadb", mariadb::run, "--rows 4000 --rounds 1 --seconds 2"),
+    Row::new("trees", trees::run, "--items 1000 --rounds 1 --other THIS"),
 ];
 
 /// Runs a row, or a command over the results of rows.

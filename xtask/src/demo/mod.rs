@@ -27,7 +27,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(10);
 const KEPT_ASKED: u64 = 20_000;
 
-pub const ROW: Row = Row { name: "demo", run: demo, smoke: "--items 1000 --value 200 --flash 256MiB --rate 1000" };
+pub const ROW: Row = Row::new("demo", demo, "--items 1000 --value 200 --flash 256MiB --rate 1000");
 
 /// The time of the kill, and the end.
 #[derive(Clone, Copy)]

@@ -21,33 +21,21 @@ use tapetum_bench::server::{Server, ServerOptions};
 
 /// Those that take a few minutes at most: `all` makes them.
 pub const SHORT: [Row; 5] = [
-    Row { name: "flash-reads", run: flash_reads::run, smoke: "--items 2000 --gets 2000" },
-    Row { name: "memory-peak", run: memory_peak::run, smoke: "--write 64MiB" },
-    Row {
-        name: "growth-latency",
-        run: growth_latency::run,
-        smoke: "--items 5000 --seconds 1 --capacity 256MiB --memory 64MiB",
-    },
-    Row {
-        name: "restart",
-        run: restart::run,
-        smoke: "--items 5000 --runs 1 --write-ms 100 --capacity 256MiB --memory 64MiB",
-    },
-    Row { name: "warm", run: warm::run, smoke: "--items 5000 --runs 1 --rate 2000" },
+    Row::new("flash-reads", flash_reads::run, "--items 2000 --gets 2000"),
+    Row::new("memory-peak", memory_peak::run, "--write 64MiB"),
+    Row::new("growth-latency", growth_latency::run, "--items 5000 --seconds 1 --capacity 256MiB --memory 64MiB"),
+    Row::new("restart", restart::run, "--items 5000 --runs 1 --write-ms 100 --capacity 256MiB --memory 64MiB"),
+    Row::new("warm", warm::run, "--items 5000 --runs 1 --rate 2000"),
 ];
 pub const LONG: [Row; 4] = [
-    Row {
-        name: "index-scale",
-        run: index_scale::run,
-        smoke: "--from 20000 --to 40000 --final 60000 --capacity 256MiB --memory 64MiB",
-    },
-    Row {
-        name: "ordered-operations",
-        run: ordered_operations::run,
-        smoke: "--items 5000 --operations 50 --capacity 256MiB --memory 64MiB",
-    },
-    Row { name: "ordered-space", run: ordered_space::run, smoke: "--items 5000 --capacity 256MiB --memory 64MiB" },
-    Row { name: "overwrites", run: overwrites::run, smoke: "--capacity 64MiB --memory 32MiB --value 2000 --rounds 1" },
+    Row::new("index-scale", index_scale::run, "--from 20000 --to 40000 --final 60000 --capacity 256MiB --memory 64MiB"),
+    Row::new(
+        "ordered-operations",
+        ordered_operations::run,
+        "--items 5000 --operations 50 --capacity 256MiB --memory 64MiB",
+    ),
+    Row::new("ordered-space", ordered_space::run, "--items 5000 --capacity 256MiB --memory 64MiB"),
+    Row::new("overwrites", overwrites::run, "--capacity 64MiB --memory 32MiB --value 2000 --rounds 1"),
 ];
 
 pub fn run(name: &str, words: &[String], mode: Mode) -> Result<(), Failure> {
