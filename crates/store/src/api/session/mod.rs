@@ -123,7 +123,7 @@ impl Session {
         hashed_engine.check_watermark();
         let hash = hashed_engine.hasher.hash_in(keyspace, request.key());
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed };
-        self.hashed.start(&mut self.core, hashed_engine, target, request);
+        self.hashed.start((&mut self.core, hashed_engine), target, request);
     }
 
     /// Starts an operation on a keyspace that is not a hashed one.
@@ -281,7 +281,7 @@ impl Session {
         }
         // A caller that gets a reply polls again.
         while count > 0 {
-            self.hashed.attempt_front(&mut self.core, &self.hashed_engine, count);
+            self.hashed.attempt_front((&mut self.core, &self.hashed_engine), count);
             self.reap();
             count = if self.core.ready.is_empty() { self.hashed.take_woken() } else { 0 };
         }
@@ -301,7 +301,7 @@ impl Session {
             completions.iter().for_each(|returned| hashed.prefetch(&returned.completion));
             for returned in completions.drain(..) {
                 match EngineSlot::of(returned.completion.tag) {
-                    EngineSlot::HASHED => hashed.complete(core, hashed_engine, returned),
+                    EngineSlot::HASHED => hashed.complete((core, hashed_engine), returned),
                     slot => others.get(slot).complete(core, returned),
                 }
             }
@@ -315,7 +315,7 @@ impl Session {
 
     /// Sends the gathered operations.
     fn send(&mut self) {
-        self.hashed.look_up_gathered(&mut self.core, &self.hashed_engine);
+        self.hashed.look_up_gathered((&mut self.core, &self.hashed_engine));
         self.others.iter_mut().for_each(|(_, part)| part.send(&mut self.core));
     }
 

@@ -24,7 +24,7 @@ impl Session {
         if !self.has_room() {
             return Err(Busy);
         }
-        self.hashed.start_through(&mut self.core, &self.hashed_engine, keyspace, token, key, pipeline);
+        self.hashed.start_through((&mut self.core, &self.hashed_engine), keyspace, token, key, pipeline);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The attempt of any operation but a get: it finds out what is known of the item, and decides the operation ([`super::change`]).
 
+use super::HashedMeans;
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
 use super::{Attempt, FromFlash, HashedSession};
@@ -131,8 +132,7 @@ pub(super) fn put_record(engine: &HashedEngine, keyspace: KeyspaceRef, hash: Has
 impl HashedSession {
     pub(super) fn delete_all(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         OpTarget { token, keyspace, .. }: OpTarget,
         at: u32,
     ) -> Attempt {
@@ -147,14 +147,13 @@ impl HashedSession {
     /// Decides an operation, which is no get, if that can be done now.
     pub(super) fn attempt(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         target: OpTarget,
         request: &Request<'_>,
         flash: Option<FromFlash>,
     ) -> Attempt {
         if let Request::DeleteAll { at } = *request {
-            return self.delete_all(core, engine, target, at);
+            return self.delete_all((core, engine), target, at);
         }
         let OpTarget { keyspace: KeyspaceRef { id: keyspace, .. }, hash, .. } = target;
         loop {
@@ -167,7 +166,7 @@ impl HashedSession {
                     unreachable!("only a put is blind")
                 };
                 drop(shard);
-                return self.put(core, engine, target, PlainPut { key, value, flags, expiry });
+                return self.put((core, engine), target, PlainPut { key, value, flags, expiry });
             }
             let in_buffer;
             let (current, large, stamp) = match (flash, shard.get(hash)) {
@@ -189,7 +188,7 @@ impl HashedSession {
                 (None, None) => {
                     // The tier has what flash has, as long as the shard is held.
                     let Some(item) = self.copy_from_tier(engine, hash) else {
-                        match self.attempt_beyond_memory(core, engine, shard, target, sequence, request) {
+                        match self.attempt_beyond_memory((core, engine), shard, target, sequence, request) {
                             Some(attempt) => return attempt,
                             None => continue,
                         }
@@ -203,7 +202,7 @@ impl HashedSession {
             {
                 return Attempt::Asks { value_bytes };
             }
-            if let Some(attempt) = self.decide(core, engine, shard, target, request, (current, large, stamp)) {
+            if let Some(attempt) = self.decide((core, engine), shard, target, request, (current, large, stamp)) {
                 return attempt;
             }
         }
@@ -240,7 +239,7 @@ impl HashedSession {
             }
             let seen = shard.see(hash);
             drop(shard);
-            return BufferLook::Decided(self.read_large(core, engine, target.token, large, seen, &header));
+            return BufferLook::Decided(self.read_large((core, engine), target.token, large, seen, &header));
         }
         if live && uses_value(request) {
             if header.codec == Codec::Raw || value_bytes <= LOCKED_BYTES_MAX {
@@ -263,8 +262,7 @@ impl HashedSession {
     /// Begins to read the value of a record in a write buffer from its extents.
     fn read_large(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         token: u64,
         value: OutOfLine,
         seen: Seen,
@@ -282,8 +280,7 @@ impl HashedSession {
     /// Decides an operation on a key that is not in memory, or names what to read; `None` when the key must be looked at again.
     fn attempt_beyond_memory(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         shard: MutexGuard<'_, Shard>,
         target: OpTarget,
         sequence: u64,
@@ -304,7 +301,7 @@ impl HashedSession {
         if !shard.is_as(hash, seen) {
             return None;
         }
-        self.decide(core, engine, shard, target, request, (None, None, 0))
+        self.decide((core, engine), shard, target, request, (None, None, 0))
     }
 
     /// Copies a key's item from the DRAM tier, its value to `scratch`.
@@ -330,8 +327,7 @@ impl HashedSession {
     /// A put that needs to know nothing: it is compressed outside of any lock.
     pub(super) fn put(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
         put: PlainPut<'_>,
     ) -> Attempt {

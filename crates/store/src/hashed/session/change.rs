@@ -1,11 +1,11 @@
 //! A change: an operation decided on its item as it is, under the lock of the key's shard, and the record that this takes.
 
+use super::HashedMeans;
 use super::attempt::{KnownItem, LOCKED_BYTES_MAX, WriteError, append};
 use super::large::OutOfLine;
 use super::large_write::Basis;
 use super::limits::check_value;
 use super::{Attempt, HashedSession};
-use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_bytes_max;
 use crate::hashed::room::Admission;
@@ -62,8 +62,7 @@ impl HashedSession {
     /// `scratch`.
     pub(super) fn decide(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         shard: MutexGuard<'_, Shard>,
         target: OpTarget,
         request: &Request<'_>,
@@ -93,14 +92,13 @@ impl HashedSession {
             }
         };
         let write = DecidedWrite { header, value, answer, current, access, large };
-        self.write(core, engine, shard, target, request, write)
+        self.write((core, engine), shard, target, request, write)
     }
 
     /// Writes the decided change; `None` as in [`HashedSession::decide`].
     fn write(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         mut shard: MutexGuard<'_, Shard>,
         OpTarget { token, keyspace, hash, .. }: OpTarget,
         request: &Request<'_>,

@@ -6,6 +6,7 @@
 //! An operation holds the extents that it reads or writes, and nothing else, while commands are on their way. See
 //! [`crate::hashed::large`].
 
+use super::HashedMeans;
 use super::large_write::LargeWrite;
 use super::near::{NearItem, NearValue};
 use super::{FromFlash, HashedOp, HashedSession};
@@ -77,7 +78,7 @@ pub(super) fn tag_of(number: usize) -> impl Fn(usize) -> u64 {
     move |slot| TAG_LARGE | (slot as u64) << TAG_SLOT_SHIFT | number as u64
 }
 
-pub(super) fn transfer(core: &mut SessionCore, engine: &HashedEngine, reference: &Reference) -> Option<PieceTransfer> {
+pub(super) fn transfer((core, engine): HashedMeans<'_>, reference: &Reference) -> Option<PieceTransfer> {
     let pieces = pieces(&engine.geometry, &reference.runs, reference.stored_bytes, PIECE_BYTES_MAX);
     PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes))
 }
@@ -97,15 +98,14 @@ impl HashedSession {
     /// Starts an operation on a large value, or goes on with one that waited.
     pub(super) fn go_on_large(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         op: Box<HashedOp>,
         large: Box<LargeOp>,
     ) {
         match *large {
-            LargeOp::Read(read) => self.begin_large_read(core, engine, number, op, read),
-            LargeOp::Write(write) => self.go_on_writing(core, engine, number, op, write),
+            LargeOp::Read(read) => self.begin_large_read((core, engine), number, op, read),
+            LargeOp::Write(write) => self.go_on_writing((core, engine), number, op, write),
         }
     }
 
@@ -119,8 +119,7 @@ impl HashedSession {
 
     fn begin_large_read(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         mut read: LargeRead,
@@ -132,7 +131,7 @@ impl HashedSession {
         if let Some(prefix) = op.kept.near.as_ref().and_then(|near| near.prefix_of_large(engine, &read.reference)) {
             let LargeRead { value, reference, item, shown_by, .. } = read;
             let value = NearValue::Large { value, reference, prefix };
-            return self.compute(core, engine, number, op, NearItem { item, shown_by }, value);
+            return self.compute((core, engine), number, op, NearItem { item, shown_by }, value);
         }
         if !op.request.is_get() {
             if let Some(bytes) = op.must_ask_to_join(raw_bytes) {
@@ -142,7 +141,7 @@ impl HashedSession {
                 return self.keep_large(number, op, LargeOp::Read(read), true);
             }
         }
-        read.transfer = transfer(core, engine, &read.reference);
+        read.transfer = transfer((core, engine), &read.reference);
         if fail_point!(FreeLargeUnderReader) {
             read.value.extents = Arc::new(engine.large.own(Vec::new()));
         }
@@ -156,7 +155,7 @@ impl HashedSession {
     }
 
     /// Takes the completion of a command that moves a large value.
-    pub(super) fn large_completed(&mut self, core: &mut SessionCore, engine: &HashedEngine, returned: Returned) {
+    pub(super) fn large_completed(&mut self, (core, engine): HashedMeans<'_>, returned: Returned) {
         let tag = returned.completion.tag;
         let number = (tag & ((1 << TAG_SLOT_SHIFT) - 1)) as usize;
         let slot = (tag >> TAG_SLOT_SHIFT & 0xff) as usize;
@@ -164,15 +163,14 @@ impl HashedSession {
         let Some(large) = op.kept.large.take() else { unreachable!("a completion has a large value") };
         let piece = ReturnedPiece { slot, returned };
         match *large {
-            LargeOp::Read(read) => self.large_read(core, engine, number, op, read, piece),
-            LargeOp::Write(write) => self.large_written(core, engine, number, op, write, piece),
+            LargeOp::Read(read) => self.large_read((core, engine), number, op, read, piece),
+            LargeOp::Write(write) => self.large_written((core, engine), number, op, write, piece),
         }
     }
 
     fn large_read(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         op: Box<HashedOp>,
         mut read: LargeRead,
@@ -196,19 +194,12 @@ impl HashedSession {
             }
             Some(Ok(())) => {
                 give_slots(core, &mut read.transfer);
-                self.large_read_done(core, engine, number, op, read);
+                self.large_read_done((core, engine), number, op, read);
             }
         }
     }
 
-    fn large_read_done(
-        &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
-        number: usize,
-        op: Box<HashedOp>,
-        read: LargeRead,
-    ) {
+    fn large_read_done(&mut self, (core, engine): HashedMeans<'_>, number: usize, op: Box<HashedOp>, read: LargeRead) {
         let LargeRead { value, reference, item, seen, shown_by, stored, check, .. } = read;
         let raw_bytes = value.raw_bytes as usize;
         let damaged = check.damaged(&reference.sums);
@@ -242,9 +233,9 @@ impl HashedSession {
         }
         if op.kept.near.is_some() {
             let value = std::mem::take(&mut self.scratch);
-            return self.compute(core, engine, number, op, NearItem { item, shown_by }, NearValue::Host(value));
+            return self.compute((core, engine), number, op, NearItem { item, shown_by }, NearValue::Host(value));
         }
         let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
-        self.attempt_op(core, engine, number, op, Some(flash));
+        self.attempt_op((core, engine), number, op, Some(flash));
     }
 }

@@ -6,6 +6,7 @@
 //!   └─ wait for a flush or a collection, or refuse
 //! ```
 
+use super::HashedMeans;
 use super::attempt::{WriteError, append};
 use super::large::{LargeOp, give_slots, tag_of, transfer};
 use super::{Attempt, HashedOp, HashedSession};
@@ -21,7 +22,6 @@ use tapetum_base::media::piece_transfer::{PieceTransfer, ReturnedPiece};
 use tapetum_base::options::Full;
 use tapetum_base::request::decide::Answer;
 use tapetum_base::request::item::ItemHead;
-use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::mib_sums::MibSums;
@@ -198,8 +198,7 @@ impl HashedSession {
 
     pub(super) fn go_on_writing(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         mut write: LargeWrite,
@@ -211,12 +210,12 @@ impl HashedSession {
             write.stored = op.request.take_value();
         }
         if write.written {
-            return self.publish(core, engine, number, op, write);
+            return self.publish((core, engine), number, op, write);
         }
         if write.is_inline(engine) {
             let overwrites = write.overwrites(engine, &op);
             return match engine.admit(|| overwrites) {
-                Admission::Go => self.publish(core, engine, number, op, write),
+                Admission::Go => self.publish((core, engine), number, op, write),
                 Admission::Wait => self.keep_large(number, op, LargeOp::Write(write), true),
                 Admission::Refuse(error) => self.refuse(core, number, op, error),
             };
@@ -224,13 +223,13 @@ impl HashedSession {
         if write.extents.is_none() {
             match write.take_room(engine, &op) {
                 WriteRoom::Taken => {}
-                WriteRoom::Stale => return self.attempt_op(core, engine, number, op, None),
+                WriteRoom::Stale => return self.attempt_op((core, engine), number, op, None),
                 WriteRoom::Waits => return self.keep_large(number, op, LargeOp::Write(write), true),
                 WriteRoom::Refused(error) => return self.refuse(core, number, op, error),
             }
         }
         let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
-        write.transfer = transfer(core, engine, reference);
+        write.transfer = transfer((core, engine), reference);
         if let Some(transfer) = &mut write.transfer {
             let fua = !fail_point!(AppendBeforeLarge);
             transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));
@@ -241,8 +240,7 @@ impl HashedSession {
 
     pub(super) fn large_written(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         op: Box<HashedOp>,
         mut write: LargeWrite,
@@ -268,20 +266,13 @@ impl HashedSession {
             Some(Ok(())) => {
                 give_slots(core, &mut write.transfer);
                 write.written = true;
-                self.publish(core, engine, number, op, write);
+                self.publish((core, engine), number, op, write);
             }
         }
     }
 
     /// Appends the record, if the key is still as it was decided on.
-    fn publish(
-        &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
-        number: usize,
-        op: Box<HashedOp>,
-        mut write: LargeWrite,
-    ) {
+    fn publish(&mut self, (core, engine): HashedMeans<'_>, number: usize, op: Box<HashedOp>, mut write: LargeWrite) {
         let encoded = write.reference.as_ref().map(Reference::encode);
         let (codec, stored) = match &encoded {
             Some(reference) => (Codec::OutOfLine, &reference[..]),
@@ -296,7 +287,7 @@ impl HashedSession {
             let mut shard = engine.buffers.shard(op.hash);
             if !write.still_holds(engine, &op, &shard) {
                 drop(shard);
-                return self.attempt_op(core, engine, number, op, None);
+                return self.attempt_op((core, engine), number, op, None);
             }
             let done = append(engine, &mut shard, op.keyspace, op.hash, Draft { header, key, stored });
             if done.is_ok()
@@ -309,7 +300,7 @@ impl HashedSession {
             }
             drop(shard);
             match done {
-                Ok(stamp) => return self.answer_large(core, engine, number, op, write, stamp),
+                Ok(stamp) => return self.answer_large((core, engine), number, op, write, stamp),
                 Err(WriteError::Refused(error)) => return self.refuse(core, number, op, error),
                 Err(WriteError::NoRoom) if engine.rotate() => {}
                 Err(WriteError::NoRoom) => return self.keep_large(number, op, LargeOp::Write(write), true),
@@ -319,8 +310,7 @@ impl HashedSession {
 
     fn answer_large(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         op: Box<HashedOp>,
         write: LargeWrite,

@@ -10,6 +10,7 @@
 //! ```
 //! Buffers come before the index, because a flush moves keys from there to here.
 
+use super::HashedMeans;
 use super::large::{LargeOp, LargeRead};
 use super::near::{NearItem, NearValue};
 use super::{FlashRead, HashedOp, HashedOpState, HashedSession};
@@ -23,7 +24,6 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::request::Outcome;
 use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_base::session::order::Operations;
-use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
@@ -44,15 +44,15 @@ pub(super) struct Miss {
 
 impl HashedSession {
     /// Looks up the gathered gets until none is left. A get whose key an install keeps moving is left to the next call.
-    pub fn look_up_gathered(&mut self, core: &mut SessionCore, engine: &HashedEngine) {
+    pub fn look_up_gathered(&mut self, (core, engine): HashedMeans<'_>) {
         for _ in 0..LOOKS_MAX {
             if self.gathered.is_empty() {
                 return;
             }
             let mut gathered = std::mem::take(&mut self.gathered);
             for numbers in gathered.chunks_mut(BATCH) {
-                let left = self.answer_from_tier(core, engine, numbers);
-                self.look_up(core, engine, &numbers[..left]);
+                let left = self.answer_from_tier((core, engine), numbers);
+                self.look_up((core, engine), &numbers[..left]);
             }
             gathered.clear();
             // Gets that must be looked up again were gathered meanwhile.
@@ -62,7 +62,7 @@ impl HashedSession {
     }
 
     /// Answers gets from the DRAM tier. Gives how many it leaves, and puts these first.
-    fn answer_from_tier(&mut self, core: &mut SessionCore, engine: &HashedEngine, numbers: &mut [usize]) -> usize {
+    fn answer_from_tier(&mut self, (core, engine): HashedMeans<'_>, numbers: &mut [usize]) -> usize {
         let Some(tier) = &engine.tier else { return numbers.len() };
         let now = engine.access_clock.seconds();
         let hash_of = |ops: &Operations<HashedOpState>, number: usize| ops.get(number).map(|op| op.hash);
@@ -88,7 +88,7 @@ impl HashedSession {
             };
             if !op.request.judge(Some(copied.item)) {
                 values.truncate(start);
-                self.begin_write(core, engine, number, op);
+                self.begin_write((core, engine), number, op);
                 continue;
             }
             if op.must_ask_for(copied.item.value_bytes) {
@@ -104,8 +104,7 @@ impl HashedSession {
                 let values = core.values.current();
                 let value = values.split_off(start);
                 self.compute(
-                    core,
-                    engine,
+                    (core, engine),
                     number,
                     op,
                     NearItem { item: copied.item, shown_by: 0 },
@@ -120,7 +119,7 @@ impl HashedSession {
         left
     }
 
-    fn look_up(&mut self, core: &mut SessionCore, engine: &HashedEngine, numbers: &[usize]) {
+    fn look_up(&mut self, (core, engine): HashedMeans<'_>, numbers: &[usize]) {
         let sequence = engine.segments.sequence();
         for &number in numbers {
             if let Some(op) = self.ops.get(number) {
@@ -131,7 +130,7 @@ impl HashedSession {
         let mut misses = std::mem::take(&mut self.misses);
         for &number in numbers {
             let op = self.ops.take(number);
-            if let Some(miss) = self.look_into_buffers(core, engine, number, op) {
+            if let Some(miss) = self.look_into_buffers((core, engine), number, op) {
                 hashes[misses.len()] = HashedEngine::flash_hash(miss.op.keyspace, miss.op.hash);
                 misses.push(miss);
             }
@@ -151,8 +150,8 @@ impl HashedSession {
             let Some(miss) = self.follow(leader, miss) else { continue };
             leader = miss.op.keyspace.is_grouped().then_some(miss.number);
             match (segments[place].take(), candidates[place]) {
-                (Some(segment), _) => self.read_candidate(core, engine, miss, segment, sequence),
-                (None, None) => self.answer_missing(core, engine, miss),
+                (Some(segment), _) => self.read_candidate((core, engine), miss, segment, sequence),
+                (None, None) => self.answer_missing((core, engine), miss),
                 (None, Some(_)) => self.gather_again(miss.number, miss.op),
             }
         }
@@ -177,27 +176,19 @@ impl HashedSession {
     }
 
     /// A get has found a reason to write: it goes on as a write, before the later operations of its key.
-    fn begin_write(&mut self, core: &mut SessionCore, engine: &HashedEngine, number: usize, op: Box<HashedOp>) {
+    fn begin_write(&mut self, (core, engine): HashedMeans<'_>, number: usize, op: Box<HashedOp>) {
         if self.is_paced(engine, &op.request.borrow()) {
             engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
             return self.ops.wait_again(number, op);
         }
-        self.attempt_op(core, engine, number, op, None);
+        self.attempt_op((core, engine), number, op, None);
     }
 
-    fn read_candidate(
-        &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
-        miss: Miss,
-        segment: Arc<Segment>,
-        sequence: u64,
-    ) {
+    fn read_candidate(&mut self, (core, engine): HashedMeans<'_>, miss: Miss, segment: Arc<Segment>, sequence: u64) {
         let Miss { number, op, seen } = miss;
         let pages = segment.start_pages(HashedEngine::flash_hash(op.keyspace, op.hash));
         self.begin_read(
-            core,
-            engine,
+            (core, engine),
             number,
             op,
             FlashRead::new(engine.programs.match_record, segment, seen, sequence, pages),
@@ -205,12 +196,12 @@ impl HashedSession {
     }
 
     /// Answers that the key does not exist, unless it was written just now.
-    fn answer_missing(&mut self, core: &mut SessionCore, engine: &HashedEngine, Miss { number, mut op, seen }: Miss) {
+    fn answer_missing(&mut self, (core, engine): HashedMeans<'_>, Miss { number, mut op, seen }: Miss) {
         if !engine.buffers.shard(op.hash).is_as(op.hash, seen) {
             return self.gather_again(number, op);
         }
         if !op.request.judge(None) {
-            return self.begin_write(core, engine, number, op);
+            return self.begin_write((core, engine), number, op);
         }
         core.answer_after(op.token, 0, Outcome::Missing);
         self.forget(core, number, op);
@@ -251,8 +242,7 @@ impl HashedSession {
     /// Answers a get whose key is in a write buffer, or gives it back.
     fn look_into_buffers(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
     ) -> Option<Miss> {
@@ -267,7 +257,7 @@ impl HashedSession {
         if header.kind != Kind::Value || !engine.is_live(&header, engine.now_ms()) {
             drop(shard);
             if !op.request.judge(None) {
-                self.begin_write(core, engine, number, op);
+                self.begin_write((core, engine), number, op);
                 return None;
             }
             if header.kind == Kind::Value {
@@ -281,7 +271,7 @@ impl HashedSession {
         let item = ItemHead::of(&header);
         if !op.request.judge(Some(item)) {
             drop(shard);
-            self.begin_write(core, engine, number, op);
+            self.begin_write((core, engine), number, op);
             return None;
         }
         if op.must_ask_for(item.value_bytes) {
@@ -296,7 +286,7 @@ impl HashedSession {
             let (value, seen) = (HashedSession::out_of_line(&record, shard.large(place)), shard.see(op.hash));
             drop(shard);
             match LargeRead::new(engine, value, item, seen, header.stamp) {
-                Ok(read) => self.go_on_large(core, engine, number, op, Box::new(LargeOp::Read(read))),
+                Ok(read) => self.go_on_large((core, engine), number, op, Box::new(LargeOp::Read(read))),
                 Err(error) => self.refuse(core, number, op, error),
             }
             return None;
@@ -304,7 +294,7 @@ impl HashedSession {
         if op.kept.near.is_some() {
             let mut value = Vec::new();
             self.copy_from_buffer(record, shard, &mut value);
-            self.compute(core, engine, number, op, NearItem { item, shown_by: header.stamp }, NearValue::Host(value));
+            self.compute((core, engine), number, op, NearItem { item, shown_by: header.stamp }, NearValue::Host(value));
             return None;
         }
         let values = core.values.current();

@@ -93,6 +93,9 @@ enum Attempt {
     Waits,
 }
 
+/// The means of a step: the session's core, and its engine.
+type HashedMeans<'a> = (&'a mut SessionCore, &'a HashedEngine);
+
 pub struct HashedSession {
     ops: Operations<HashedOpState>,
     /// Gets to look up at the next poll.
@@ -138,7 +141,7 @@ impl HashedSession {
         })
     }
 
-    pub fn start(&mut self, core: &mut SessionCore, engine: &HashedEngine, target: OpTarget, request: &Request<'_>) {
+    pub fn start(&mut self, (core, engine): HashedMeans<'_>, target: OpTarget, request: &Request<'_>) {
         if !request.reads() && self.is_paced(engine, request) {
             engine.counters.writes_paced.fetch_add(1, Ordering::Relaxed);
             return self.ops.wait(target, request);
@@ -150,30 +153,23 @@ impl HashedSession {
             let number = self.ops.keep(target, request);
             return self.gathered.push(number);
         }
-        match self.attempt(core, engine, target, request, None) {
+        match self.attempt((core, engine), target, request, None) {
             Attempt::Answered => {}
             Attempt::Waits => self.ops.wait(target, request),
             attempt => {
                 let (number, op) = self.ops.keep_at_hand(target, request);
-                self.go_on(core, engine, number, op, attempt);
+                self.go_on((core, engine), number, op, attempt);
             }
         }
     }
 
     /// Acts on the result of an operation's attempt.
-    fn go_on(
-        &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
-        number: usize,
-        op: Box<HashedOp>,
-        attempt: Attempt,
-    ) {
+    fn go_on(&mut self, (core, engine): HashedMeans<'_>, number: usize, op: Box<HashedOp>, attempt: Attempt) {
         match attempt {
             Attempt::Answered => self.forget(core, number, op),
             Attempt::Asks { value_bytes } => self.ask(core, number, op, value_bytes),
-            Attempt::NeedsFlash { read } => self.begin_read(core, engine, number, op, read),
-            Attempt::Large(large) => self.go_on_large(core, engine, number, op, large),
+            Attempt::NeedsFlash { read } => self.begin_read((core, engine), number, op, read),
+            Attempt::Large(large) => self.go_on_large((core, engine), number, op, large),
             Attempt::Waits => self.ops.wait_again(number, op),
         }
     }

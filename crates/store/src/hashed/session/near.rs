@@ -12,6 +12,7 @@
 //! 4. The pipeline's source is held until its command has ended: local memory as its lease, extents by this operation. A session that is dropped
 //!    waits for the drive first.
 
+use super::HashedMeans;
 use super::flash_read::FlashRead;
 use super::large::OutOfLine;
 use super::limits::refuse;
@@ -176,8 +177,7 @@ impl HashedSession {
     /// Starts a get whose value goes through programs of the drive.
     pub fn start_through(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         keyspace: KeyspaceRef,
         token: u64,
         key: &[u8],
@@ -296,8 +296,7 @@ impl HashedSession {
     /// A get has found its value on flash, and it lies in local memory.
     pub(super) fn compute_found(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         found: NearItem,
@@ -313,14 +312,13 @@ impl HashedSession {
                 NearValue::Host(value)
             }
         };
-        self.compute(core, engine, number, op, found, value);
+        self.compute((core, engine), number, op, found, value);
     }
 
     /// Passes a value that was found to the drive's programs, or has the get start over when there is room.
     pub(super) fn compute(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         NearItem { item, shown_by }: NearItem,
@@ -374,12 +372,7 @@ impl HashedSession {
     }
 
     /// The drive has run the programs over an operation's value.
-    pub(super) fn computed(
-        &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
-        Returned { completion, lease }: Returned,
-    ) {
+    pub(super) fn computed(&mut self, (core, engine): HashedMeans<'_>, Returned { completion, lease }: Returned) {
         let number = (completion.tag & !TAG_NEAR) as usize;
         self.near_in_flight -= 1;
         let mut op = self.ops.take(number);

@@ -1,5 +1,6 @@
 //! Operations whose key may be on flash: their reads, from the first command to the answer.
 
+use super::HashedMeans;
 use super::flash_read::{FlashRead, ReadStep, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::near::{NearItem, TAG_NEAR};
@@ -13,7 +14,6 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::request::Outcome;
 use tapetum_base::request::decide::needs_value;
 use tapetum_base::request::item::{Access, ItemHead};
-use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::fail_point;
 use tapetum_drive::programs::match_record::{Matched, Place};
 use tapetum_drive::{Completion, Returned};
@@ -93,18 +93,17 @@ fn is_doubtful(engine: &HashedEngine, keyspace: KeyspaceRef, looked_at: u64) -> 
 impl HashedSession {
     pub(super) fn begin_read(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         read: FlashRead,
     ) {
         op.kept.read = Some(read);
-        self.read_next(core, engine, number, op);
+        self.read_next((core, engine), number, op);
     }
 
     /// Reads the next page in which the record may start.
-    fn read_next(&mut self, core: &mut SessionCore, engine: &HashedEngine, number: usize, mut op: Box<HashedOp>) {
+    fn read_next(&mut self, (core, engine): HashedMeans<'_>, number: usize, mut op: Box<HashedOp>) {
         let HashedOp { kept: HashedOpState { read: Some(read), .. }, request, keyspace, .. } = &mut *op else {
             unreachable!("the operation reads")
         };
@@ -120,7 +119,7 @@ impl HashedSession {
                 self.ops.put(number, op);
             }
             // No page may hold it: the candidate was another key's.
-            ReadStep::Missing => self.read_decided(core, engine, number, op, None),
+            ReadStep::Missing => self.read_decided((core, engine), number, op, None),
             _ => self.wait_for_room(core, number, op),
         }
     }
@@ -159,18 +158,18 @@ impl HashedSession {
     }
 
     /// Takes the completion of a command of this engine.
-    pub fn complete(&mut self, core: &mut SessionCore, engine: &HashedEngine, returned: Returned) {
+    pub fn complete(&mut self, (core, engine): HashedMeans<'_>, returned: Returned) {
         let tag = returned.completion.tag;
         if tag & TAG_LARGE != 0 {
-            return self.large_completed(core, engine, returned);
+            return self.large_completed((core, engine), returned);
         }
         if tag & TAG_NEAR != 0 {
-            return self.computed(core, engine, returned);
+            return self.computed((core, engine), returned);
         }
         let number = tag as usize;
         let mut op = self.ops.take(number);
         self.followers = std::mem::take(&mut op.kept.followers);
-        self.read_ended(core, engine, number, op, returned);
+        self.read_ended((core, engine), number, op, returned);
         // Gets whose block was not decided are looked up again by themselves.
         for (number, _) in std::mem::take(&mut self.followers) {
             let op = self.ops.take(number);
@@ -181,8 +180,7 @@ impl HashedSession {
     /// The command of an operation's read has ended.
     fn read_ended(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         returned: Returned,
@@ -197,11 +195,11 @@ impl HashedSession {
         match step {
             ReadStep::Waits => self.ops.put(number, op),
             ReadStep::NoRoom => self.wait_for_room(core, number, op),
-            ReadStep::Missing if read.has_more_pages() => self.read_next(core, engine, number, op),
-            ReadStep::Missing => self.read_decided(core, engine, number, op, None),
-            ReadStep::Found(matched) => self.read_decided(core, engine, number, op, Some(matched)),
+            ReadStep::Missing if read.has_more_pages() => self.read_next((core, engine), number, op),
+            ReadStep::Missing => self.read_decided((core, engine), number, op, None),
+            ReadStep::Found(matched) => self.read_decided((core, engine), number, op, Some(matched)),
             ReadStep::Failed(Error::Io(_)) if fail_point!(MissUnreadable) => {
-                self.read_decided(core, engine, number, op, None);
+                self.read_decided((core, engine), number, op, None);
             }
             ReadStep::Failed(error) => self.refuse(core, number, op, error),
         }
@@ -209,8 +207,7 @@ impl HashedSession {
 
     fn read_decided(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         matched: Option<Matched>,
@@ -224,7 +221,7 @@ impl HashedSession {
             }
             // The record died since the look at the index: look again.
             end_read(core, &mut op);
-            return self.attempt_op(core, engine, number, op, None);
+            return self.attempt_op((core, engine), number, op, None);
         }
         let has_ended = matched
             .as_ref()
@@ -232,7 +229,7 @@ impl HashedSession {
         if has_ended && engine.buffers.shard(op.hash).get(op.hash).is_some() {
             // The record has expired since the look at the buffers, and another one took its place before that: look again.
             end_read(core, &mut op);
-            return self.attempt_op(core, engine, number, op, None);
+            return self.attempt_op((core, engine), number, op, None);
         }
         if let Some(found) = matched.as_ref().filter(|_| has_ended && op.request.is_counted_as_get()) {
             engine.note_lapsed(op.keyspace.id, found.stamp);
@@ -241,12 +238,12 @@ impl HashedSession {
         // A dead record is not the index's candidate: the index took another key's entry for this key's.
         let matched = matched.filter(|_| !dead && !has_ended);
         if op.keyspace.is_grouped() {
-            return self.group_decided(core, engine, number, op, matched, shown_by);
+            return self.group_decided((core, engine), number, op, matched, shown_by);
         }
         if let Some(found) = &matched
             && matches!(found.place, Place::OutOfLine(_))
         {
-            return self.large_found(core, engine, number, op, *found, shown_by);
+            return self.large_found((core, engine), number, op, *found, shown_by);
         }
         let item = matched.as_ref().map(item_of);
         op.request.judge(item);
@@ -260,7 +257,7 @@ impl HashedSession {
                     let start = values.len();
                     self.gets.from_flash += 1;
                     if op.kept.near.is_some() {
-                        return self.compute_found(core, engine, number, op, NearItem { item, shown_by }, found);
+                        return self.compute_found((core, engine), number, op, NearItem { item, shown_by }, found);
                     }
                     let Some(read) = &op.kept.read else { unreachable!("the operation reads") };
                     read.copy_value(found, &core.queue, values);
@@ -280,14 +277,13 @@ impl HashedSession {
         }
         let flash = FromFlash { seen: read.seen, found: item, large: None, shown_by };
         end_read(core, &mut op);
-        self.attempt_op(core, engine, number, op, Some(flash));
+        self.attempt_op((core, engine), number, op, Some(flash));
     }
 
     /// The group of a block was read, or there is none: its block decides the operation, and its other blocks decide the followers.
     fn group_decided(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         matched: Option<Matched>,
@@ -302,10 +298,10 @@ impl HashedSession {
         let seen = read.seen;
         let group = GroupFrame { frame: matched.is_some().then_some(&frame[..]), shown_by };
         end_read(core, &mut op);
-        self.block_decided(core, engine, number, op, seen, group);
+        self.block_decided((core, engine), number, op, seen, group);
         for (number, seen) in std::mem::take(&mut self.followers) {
             let op = self.ops.take(number);
-            self.block_decided(core, engine, number, op, seen, group);
+            self.block_decided((core, engine), number, op, seen, group);
         }
         self.inflated = frame;
     }
@@ -313,8 +309,7 @@ impl HashedSession {
     /// Decides an operation by its block in the group.
     fn block_decided(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         op: Box<HashedOp>,
         seen: Seen,
@@ -329,7 +324,7 @@ impl HashedSession {
         };
         if !op.request.is_get() {
             let flash = FromFlash { seen, found: item, large: None, shown_by };
-            return self.attempt_op(core, engine, number, op, Some(flash));
+            return self.attempt_op((core, engine), number, op, Some(flash));
         }
         let Some(item) = item else {
             core.answer_shown(op.token, shown_by, Outcome::Missing, true);
@@ -352,8 +347,7 @@ impl HashedSession {
     /// The record is there and names a large value.
     fn large_found(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         found: Matched,
@@ -366,7 +360,7 @@ impl HashedSession {
             let place = format!("record {} of segment {}, whose value is nowhere", found.entry, descriptor.number);
             end_read(core, &mut op);
             if gone {
-                return self.attempt_op(core, engine, number, op, None);
+                return self.attempt_op((core, engine), number, op, None);
             }
             return self.refuse(core, number, op, Error::Corrupt(place));
         };
@@ -378,32 +372,31 @@ impl HashedSession {
         op.request.judge(Some(item));
         if !needs_value(&op.request.borrow()) {
             let flash = FromFlash { seen, found: Some(item), large: Some(value), shown_by };
-            return self.attempt_op(core, engine, number, op, Some(flash));
+            return self.attempt_op((core, engine), number, op, Some(flash));
         }
         if op.request.is_get() && !op.must_ask_for(value.raw_bytes as usize) {
             self.gets.from_flash += 1;
         }
         match LargeRead::new(engine, value, item, seen, shown_by) {
-            Ok(read) => self.go_on_large(core, engine, number, op, Box::new(LargeOp::Read(read))),
+            Ok(read) => self.go_on_large((core, engine), number, op, Box::new(LargeOp::Read(read))),
             Err(error) => self.refuse(core, number, op, error),
         }
     }
 
     pub(super) fn attempt_op(
         &mut self,
-        core: &mut SessionCore,
-        engine: &HashedEngine,
+        (core, engine): HashedMeans<'_>,
         number: usize,
         mut op: Box<HashedOp>,
         flash: Option<FromFlash>,
     ) {
         if let Some(large) = op.kept.large.take() {
-            return self.go_on_large(core, engine, number, op, large);
+            return self.go_on_large((core, engine), number, op, large);
         }
         if op.request.is_get() {
             return self.gather_again(number, op);
         }
-        let attempt = self.attempt(core, engine, op.target(), &op.request.borrow(), flash);
-        self.go_on(core, engine, number, op, attempt);
+        let attempt = self.attempt((core, engine), op.target(), &op.request.borrow(), flash);
+        self.go_on((core, engine), number, op, attempt);
     }
 }

@@ -1,5 +1,6 @@
 //! Operations of the hashed engine that do not go on at once: paced, without room, behind others of their key, or asking.
 
+use super::HashedMeans;
 use super::{HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use tapetum_base::error::Error;
@@ -40,7 +41,7 @@ impl HashedSession {
     }
 
     /// Attempts `count` of the waiting operations, and those that this wakes.
-    pub fn attempt_front(&mut self, core: &mut SessionCore, engine: &HashedEngine, count: usize) {
+    pub fn attempt_front(&mut self, (core, engine): HashedMeans<'_>, count: usize) {
         let mut left = count;
         while left > 0 {
             let Some((number, op)) = self.ops.take_waiting() else { unreachable!("so many wait") };
@@ -52,7 +53,7 @@ impl HashedSession {
                 self.ops.wait_again(number, op);
                 continue;
             }
-            self.attempt_op(core, engine, number, op, None);
+            self.attempt_op((core, engine), number, op, None);
             left = (left + self.ops.take_woken()).min(self.ops.waiting_count());
         }
     }

@@ -1,7 +1,7 @@
 //! Operations that change a page in place. The drive decides simple conditions ([`condition`]); the others were decided on a look at the record.
 
 use super::attempt::check_value;
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::extensions::write_extension;
 use super::groups::{GroupKind, gather};
 use super::in_hand::OpInHand;
@@ -32,7 +32,7 @@ use tapetum_kernels::record::{Codec, Header, Marks, Record};
 /// Sends the program that stores or removes an operation's record under a new stamp, and the records of others that may go along. A value that no
 /// node can hold is written to an extension first.
 pub(super) fn change(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     turns: &mut NodeTurns,
     op: &mut OpInHand<'_>,
     TakenPage { node, page }: TakenPage,
@@ -96,7 +96,7 @@ fn change_arguments(core: &SessionCore, op: &OrderedOp, flags: NodeFlags) -> Nod
 
 /// Called when a program has changed a cached page for one operation, or has not.
 pub(super) fn changed(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     merges: &mut Merges,
     op: &mut OpInHand<'_>,
     node: NodeId,

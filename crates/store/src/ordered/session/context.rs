@@ -32,6 +32,9 @@ pub(super) struct Again {
     pub is_short: bool,
 }
 
+/// The means of a step: the context, and the session's core.
+pub(super) type OrderedMeans<'a> = (&'a mut Context, &'a mut SessionCore);
+
 /// See the [module](self).
 pub(super) struct Context {
     pub state: Arc<OrderedState>,

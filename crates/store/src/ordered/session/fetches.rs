@@ -1,7 +1,7 @@
 //! Fetches. A page that is not cached is read, checked and looked at with one command. Then its operation waits for a place in the cache, in a line
 //! for each full set. It goes on as soon as it has a place, before another page takes that.
 
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::in_hand::OpInHand;
 use super::looks::{found_in, push_gets};
 use super::node_turns::NodeTurns;
@@ -53,7 +53,7 @@ impl Fetches {
     /// Reads the page of an operation's node.
     pub fn read(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         turns: &mut NodeTurns,
         op: &mut OpInHand<'_>,
         HomedNode { node, home }: HomedNode,
@@ -80,7 +80,7 @@ impl Fetches {
     /// Called when the page of an operation other than a get was read, or the read failed.
     pub fn was_read(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         op: &mut OpInHand<'_>,
         HomedNode { node, home }: HomedNode,
         Returned { completion, lease }: Returned,

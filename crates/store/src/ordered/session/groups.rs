@@ -8,7 +8,7 @@
 
 use super::Waits;
 use super::changes::{answer_change, answer_refused, condition, large_value, with_record};
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::extensions::read_extension;
 use super::fetches::read_error;
 use super::in_hand::{GroupInHand, GroupNumbers, OpInHand, Ops};
@@ -155,12 +155,7 @@ impl GetAnswers {
 
     /// The step of the next get. `None`: it must look again, because the output was full, it may not read an extension now, or an earlier one of its
     /// key goes first.
-    pub fn step(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        op: &mut OpInHand<'_>,
-        page: &LocalBuffer,
-    ) -> Option<Step> {
+    pub fn step(&mut self, (cx, core): OrderedMeans<'_>, op: &mut OpInHand<'_>, page: &LocalBuffer) -> Option<Step> {
         let found = self.founds.next().filter(|_| op.is_first())?;
         let found = match found {
             None => return Some(Step::Fail(damaged(self.node))),
@@ -273,7 +268,7 @@ impl Waits {
     /// Carries out the step of each member of a group. Members for which `step` returns `None` go back to the front of the line at their node.
     fn advance_group(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         mut group: GroupInHand<'_>,
         node: NodeId,
         mut step: impl FnMut(&mut Context, &mut SessionCore, &mut OpInHand<'_>) -> Option<Step>,
@@ -292,7 +287,7 @@ impl Waits {
     /// Called when a program has looked for the keys of gets, in a cached page or in one that was read from this home.
     pub(super) fn gets_looked(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         ops: &mut Ops,
         numbers: GroupNumbers<'_>,
         node: NodeId,
@@ -344,7 +339,7 @@ impl Waits {
     /// Called when a program has made the changes of a group, or some of them.
     pub(super) fn group_changed(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         ops: &mut Ops,
         numbers: GroupNumbers<'_>,
         node: NodeId,

@@ -1,6 +1,6 @@
 //! Operations that look at their key's record: all that the drive does not decide.
 
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::extensions::read_extension;
 use super::groups::{GroupKind, gather};
 use super::in_hand::OpInHand;
@@ -67,7 +67,7 @@ struct LiveItem<'a> {
 
 /// Sends the program that looks for an operation's key in its node's page. If the operation is a get, the keys of other gets go along.
 pub(super) fn look(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     turns: &mut NodeTurns,
     op: &mut OpInHand<'_>,
     TakenPage { node, page }: TakenPage,
@@ -79,7 +79,7 @@ pub(super) fn look(
     };
     let group = push_gets(cx, turns, op, node, &arguments(NodeFlags::RAW_IN_PAGE));
     let program = cx.state.programs.get;
-    let operation = scratch::look(&core.queue, Purpose::Get, program, &cx.parameters, &page, &mut scratch);
+    let operation = scratch::look(&core.queue, Purpose::Get, program, &cx.parameters, page.range(), &mut scratch);
     op.kept.stage = OpStage::Looks(node, group);
     cx.submit_at_page(core, op.number() as u64, Purpose::Get, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
@@ -105,7 +105,7 @@ pub(super) fn push_gets(
 
 /// Called when a program has looked at a cached page for an operation other than a get.
 pub(super) fn looked(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     op: &mut OpInHand<'_>,
     node: NodeId,
     Returned { completion, lease }: Returned,

@@ -7,7 +7,7 @@
 //! ```
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
 use super::purges::purge;
@@ -117,7 +117,7 @@ impl Merges {
     }
 
     /// Tries the wishes, and reads neighbours' pages for them.
-    pub fn attempt(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
+    pub fn attempt(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads) {
         for _ in 0..self.wishes.len().min(WISHES_PER_POLL) {
             let Some(mut wish) = self.wishes.pop_front() else { return };
             wish.tries += 1;

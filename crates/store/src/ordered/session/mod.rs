@@ -65,7 +65,7 @@ use super::tree::{OrderedState, TreeSource};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
 use batch_part::{OrderedBatch, SessionParts};
-use context::Context;
+use context::{Context, OrderedMeans};
 use extensions::of_piece_tag;
 use fetches::Fetches;
 use in_hand::{GroupNumbers, OpInHand, Ops};
@@ -131,13 +131,7 @@ pub struct OrderedSession {
 
 impl Waits {
     /// Carries out the steps of an operation, until it waits for something or has ended. `at` is its node, if it is at one.
-    fn advance(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        mut op: OpInHand<'_>,
-        at: Option<NodeId>,
-        mut step: Step,
-    ) {
+    fn advance(&mut self, (cx, core): OrderedMeans<'_>, mut op: OpInHand<'_>, at: Option<NodeId>, mut step: Step) {
         let node = || at.expect("it is at a node");
         loop {
             if matches!(step, Step::Later | Step::AwaitRoom | Step::AwaitExtension | Step::OnItsWay) {

@@ -1,6 +1,6 @@
 //! Reads of pages for a merge or a batch that comes for them later. The pages go into the cache.
 
-use super::context::Context;
+use super::context::OrderedMeans;
 use super::fetches::{arguments_of_flash, read_error};
 use super::merges::MergeWish;
 use super::{TAG_PAGE, scratch};
@@ -9,7 +9,6 @@ use crate::ordered::cache::page_meta::{PageMeta, PageUse};
 use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{GetRequests, NodeFlags};
 use tapetum_drive::{Lease, Purpose, Returned};
 
@@ -60,7 +59,7 @@ impl PageReads {
     }
 
     /// Reads a page, if there is memory for it now.
-    pub fn begin(&mut self, (cx, core): (&mut Context, &mut SessionCore), read: PageRead) {
+    pub fn begin(&mut self, (cx, core): OrderedMeans<'_>, read: PageRead) {
         let Some(tree) = cx.tree_of(read.keyspace).ok().map(|tree| cx.trees[tree].tree.clone()) else { return };
         let Some(arguments) = arguments_of_flash(&tree.nodes, read.home, NodeFlags::RAW_IN_PAGE) else { return };
         let has_credit = cx.has_credit(core);
@@ -76,7 +75,7 @@ impl PageReads {
     /// Called when a page was read or the read failed. Returns the reader and the result.
     pub fn was_read(
         &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
+        (cx, core): OrderedMeans<'_>,
         number: usize,
         Returned { completion, lease }: Returned,
     ) -> (PageReader, PageReadEnd) {

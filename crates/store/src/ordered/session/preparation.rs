@@ -5,7 +5,7 @@
 //! 2. The preparation for a batch that is not submitted again is dropped with the next batch.
 
 use super::TAG_VALUE;
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::extension_write::{ExtensionWrite, WrittenExtension};
 use super::extensions::piece_tag;
 use super::page_reads::{PageRead, PageReadEnd, PageReads};
@@ -127,7 +127,7 @@ impl Preparation {
     }
 
     /// Sends the requests of batches, as far as there is room.
-    pub fn send(&mut self, (cx, core): (&mut Context, &mut SessionCore), reads: &mut PageReads) {
+    pub fn send(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads) {
         for read in std::mem::take(&mut self.wanted) {
             reads.begin((cx, core), read);
         }

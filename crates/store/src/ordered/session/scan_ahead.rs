@@ -11,7 +11,7 @@
 //! Without memory or places in the queue there is no read-ahead.
 
 use super::TAG_AHEAD;
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::scan_op::ScanOp;
 use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use crate::ordered::search::AnchorKey;
@@ -158,12 +158,7 @@ impl AheadReads {
 }
 
 /// Starts to read the pages of the nodes behind the present one, whose anchor was just found.
-pub(super) fn read_ahead(
-    (cx, core): (&mut Context, &mut SessionCore),
-    tree: usize,
-    scan: &mut ScanOp,
-    aheads: &mut AheadReads,
-) {
+pub(super) fn read_ahead((cx, core): OrderedMeans<'_>, tree: usize, scan: &mut ScanOp, aheads: &mut AheadReads) {
     let pages_max = scan.ahead.pages_max(scan.items_left(), scan.bytes_left());
     // Reads ahead only when at most half of the allowed pages are there, so that several are read at once.
     if scan.ahead.pages.len() * 2 > pages_max || pages_max == 0 {

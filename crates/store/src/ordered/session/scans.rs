@@ -12,7 +12,7 @@
 //! The pages of the next nodes are read ahead ([`super::scan_ahead`]). Pages read by a short scan go into the cache; those of a long scan do not, as
 //! a range that is read once would evict pages that others use.
 
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
@@ -150,7 +150,7 @@ impl Scans {
     }
 
     /// Attempts the scans that can continue, and answers those whose part is durable.
-    pub fn attempt(&mut self, (cx, core): (&mut Context, &mut SessionCore)) {
+    pub fn attempt(&mut self, (cx, core): OrderedMeans<'_>) {
         for number in 0..self.scans.len() {
             let Some(scan) = &mut self.scans[number] else { continue };
             if matches!(scan.stage, ScanStage::Begins) {
@@ -177,13 +177,7 @@ impl Scans {
     }
 
     /// Takes the completion of a scan's command.
-    pub fn complete(
-        &mut self,
-        (cx, core): (&mut Context, &mut SessionCore),
-        merges: &mut Merges,
-        number: usize,
-        piece: ReturnedPiece,
-    ) {
+    pub fn complete(&mut self, (cx, core): OrderedMeans<'_>, merges: &mut Merges, number: usize, piece: ReturnedPiece) {
         let Some(scan) = &mut self.scans[number] else { unreachable!("scan {number} has a command on its way") };
         let step = match std::mem::replace(&mut scan.stage, ScanStage::Begins) {
             ScanStage::ReadsExtension(outside, read) => {
@@ -213,7 +207,7 @@ fn release(core: &SessionCore, scan: &mut ScanOp) -> Option<Result<ScanPart, Err
 
 /// Finds the node in which a scan continues, and scans it.
 fn attempt(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     aheads: &mut AheadReads,
 ) -> ScanStep {
@@ -261,7 +255,7 @@ fn starves(cx: &mut Context) -> ScanStep {
 
 /// Scans a cached page.
 fn look(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     TakenPage { node, page }: TakenPage,
 ) -> ScanStep {
@@ -271,14 +265,14 @@ fn look(
     };
     scan_parameters((cx, core), scan, arguments(NodeFlags::NONE));
     let program = cx.state.programs.scan;
-    let operation = scratch::look(&core.queue, Purpose::Scan, program, &cx.parameters, &page, &mut scratch);
+    let operation = scratch::look(&core.queue, Purpose::Scan, program, &cx.parameters, page.range(), &mut scratch);
     cx.submit_at_page(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::Looks(node))
 }
 
 /// Reads a page and scans it.
 fn read(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
     HomedNode { node, home }: HomedNode,
@@ -297,7 +291,7 @@ fn read(
 
 /// Scans a page that was read ahead, or waits for it.
 fn look_ahead(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
     HomedNode { node, home }: HomedNode,
@@ -320,7 +314,7 @@ fn look_ahead(
     };
     scan_parameters((cx, core), scan, arguments);
     let (program, input) = (cx.state.programs.scan, page_range(&page, read.page_at(home.slot)));
-    let operation = scratch::look_at(&core.queue, Purpose::Scan, program, &cx.parameters, input, &mut scratch);
+    let operation = scratch::look(&core.queue, Purpose::Scan, program, &cx.parameters, input, &mut scratch);
     cx.submit_at_page(core, TAG_SCAN | number as u64, Purpose::Scan, operation, Lease::Buffers([page, scratch]));
     ScanStep::At(ScanStage::LooksAhead(node, home, read))
 }
@@ -354,7 +348,7 @@ fn scan_parameters((cx, core): (&mut Context, &SessionCore), scan: &mut ScanOp, 
 
 /// Reads the extension of an item.
 fn read_outside(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     tree: usize,
     outside: OutsideItem,
@@ -371,7 +365,7 @@ fn read_outside(
 }
 
 fn was_read_outside(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     ScanInHand { number, scan }: ScanInHand<'_>,
     outside: OutsideItem,
     mut read: Box<ExtensionRead>,
@@ -403,7 +397,7 @@ fn scan_mismatched(cx: &mut Context, scan: &mut ScanOp, outside: OutsideItem) ->
 
 /// Called when a program has scanned a page, or failed.
 fn was_scanned(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     merges: &mut Merges,
     scan: &mut ScanOp,
     stage: ScanStage,

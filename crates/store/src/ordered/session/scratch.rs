@@ -48,18 +48,6 @@ pub fn look(
     purpose: Purpose,
     program: ProgramId,
     parameters: &[u8],
-    page: &LocalBuffer,
-    scratch: &mut LocalBuffer,
-) -> Operation {
-    look_at(queue, purpose, program, parameters, page.range(), scratch)
-}
-
-/// As [`look`], for a page in a buffer of several.
-pub fn look_at(
-    queue: &QueuePair,
-    purpose: Purpose,
-    program: ProgramId,
-    parameters: &[u8],
     page: LocalRange,
     scratch: &mut LocalBuffer,
 ) -> Operation {

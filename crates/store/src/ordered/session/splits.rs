@@ -11,7 +11,7 @@
 //! A node that was never durable is not split: one half might become durable before the other, and then no image would have the other's keys.
 
 use super::changes::{is_full, with_record};
-use super::context::Context;
+use super::context::{Context, OrderedMeans};
 use super::in_hand::OpInHand;
 use super::looks::damaged;
 use super::merges::Merges;
@@ -45,7 +45,7 @@ pub(super) enum NodeCut<'k> {
 
 /// Makes room in a node for an operation's record: removes dead records, or else splits the node. The operation is attempted again.
 pub(super) fn make_room(
-    (cx, core): (&mut Context, &mut SessionCore),
+    (cx, core): OrderedMeans<'_>,
     merges: &mut Merges,
     op: &mut OpInHand<'_>,
     TakenPage { node, mut page }: TakenPage,
