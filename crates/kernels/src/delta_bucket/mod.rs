@@ -154,11 +154,6 @@ impl BucketHeader {
         (self.0 & Self::SEQUENCE) as u32
     }
 
-    #[inline(always)]
-    pub fn is_being_written(self) -> bool {
-        self.0 & 1 == 1
-    }
-
     /// The header with another sequence, modulo 2^24.
     #[inline(always)]
     pub fn with_sequence(self, sequence: u32) -> BucketHeader {

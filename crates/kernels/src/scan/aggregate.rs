@@ -139,13 +139,6 @@ impl AggregateState {
         }
     }
 
-    pub fn heap_bytes(&self) -> usize {
-        match self {
-            AggregateState::Extreme(Some(value)) => value.heap_bytes(),
-            _ => 0,
-        }
-    }
-
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             AggregateState::Count(values) => out.extend_from_slice(&values.to_le_bytes()),

@@ -84,17 +84,9 @@ impl Groups {
         if self.bytes > GROUP_BYTES_MAX { Err(TooManyGroups) } else { Ok(()) }
     }
 
-    pub fn len(&self) -> usize {
-        self.groups.len()
-    }
-
     /// Bytes that [`Groups::encode`] appends, about.
     pub fn bytes(&self) -> usize {
         self.bytes + self.groups.len() * self.aggregates.len() * STATE_BYTES
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {

@@ -170,10 +170,6 @@ impl Machine {
         self.misfits
     }
 
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
     /// The value of a register for a record that the last [`Machine::run`] left; `None` for NULL.
     ///
     /// # Panics

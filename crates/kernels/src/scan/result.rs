@@ -178,10 +178,6 @@ impl QueryResult {
         &self.counts
     }
 
-    pub fn types(&self) -> &[ScalarType] {
-        &self.types
-    }
-
     /// Hands out the merged rows, and returns the counts of all runs.
     pub fn finish(self, rows: &mut dyn RowSink) -> ScanCounts {
         match self.merged {

@@ -93,10 +93,6 @@ impl Model {
         (0..self.keys.len()).for_each(|key| self.note(key, || event.to_owned()));
     }
 
-    pub fn keys(&self) -> usize {
-        self.keys.len()
-    }
-
     pub fn pending(&self, key: usize) -> usize {
         self.keys[key].pending()
     }

@@ -121,11 +121,6 @@ impl ImageSet {
         &self.keys[from..self.ends[item]]
     }
 
-    /// Whether a keyspace has one.
-    pub fn is_in(keyspace: &KeyspaceHandle) -> Result<bool, Error> {
-        Ok(keyspace.get(HEAD_KEY)?.is_some())
-    }
-
     /// Writes it to the keyspace that its keys are in.
     pub fn save(&self, keyspace: &KeyspaceHandle) -> Result<(), Error> {
         let items: Vec<usize> = (0..self.len()).collect();
