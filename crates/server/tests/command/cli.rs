@@ -3,44 +3,18 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::outside::{Folder, Served, failed, stop, succeeded, tapetum};
+use crate::outside::{Scratch, Served, failed, stop, tapetum};
 
-struct Scratch(Folder);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(Folder::new(&format!("cli-{name}")))
-    }
-
-    fn data(&self) -> PathBuf {
-        self.0.join("data")
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = tapetum(words);
+fn new_scratch(name: &str) -> Scratch {
+    Scratch::new(&format!("cli-{name}"), |command, words, data| {
         let asks_elsewhere = words.contains(&"--drive") || words[0] != "serve" && words.contains(&"--memcached");
         if !asks_elsewhere {
-            command.arg("--data").arg(self.data());
+            command.arg("--data").arg(data);
         }
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    #[track_caller]
-    fn succeeds(&self, words: &[&str]) -> String {
-        succeeded(self.run(words))
-    }
-
-    #[track_caller]
-    fn fails(&self, words: &[&str]) -> String {
-        failed(self.run(words))
-    }
+    })
 }
 
 /// Adds the options with which a small store is opened, and made by commands that make one.
@@ -55,7 +29,7 @@ fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
 
 /// Starts a server on a socket in the scratch directory, and waits until it serves.
 fn serve(scratch: &Scratch, options: &[&str]) -> Served {
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let socket = scratch.socket();
     let words = ["serve", "--threads", "1", "--memcached", &socket];
     Served::start(&mut scratch.command(&small(&[&words, options].concat())))
 }
@@ -66,7 +40,7 @@ fn bytes_of(path: &Path) -> Vec<u8> {
 
 #[test]
 fn puts_gets_and_deletes_without_a_server() {
-    let scratch = Scratch::new("embedded");
+    let scratch = new_scratch("embedded");
     scratch.succeeds(&small(&["put", "greeting", "hello"]));
     assert_eq!(scratch.succeeds(&["get", "greeting", "--memory", "32MiB"]), "hello");
     let mut child = scratch.command(&small(&["put", "piped", "-"])).stdin(Stdio::piped()).spawn().unwrap();
@@ -83,7 +57,7 @@ fn puts_gets_and_deletes_without_a_server() {
 
 #[test]
 fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
-    let scratch = Scratch::new("least-memory");
+    let scratch = new_scratch("least-memory");
     let made = |memory| ["keyspace", "create", "a", "--capacity", "64MiB", "--memory", memory];
     let put = ["put", "k", "v", "--create", "--capacity", "64MiB", "--memory", "16MiB"];
     let serve = ["serve", "--memcached", "127.0.0.1:0", "--capacity", "64MiB", "--memory", "16MiB"];
@@ -91,7 +65,7 @@ fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
         let error = scratch.fails(words);
         assert!(error.contains("--memory 16MiB is too little") && error.contains("give 18MiB or more"), "{error}");
     }
-    assert!(!scratch.data().join("drive").exists());
+    assert!(!scratch.join("data").join("drive").exists());
     scratch.succeeds(&made("18MiB"));
     // A command that only reads needs less.
     assert_eq!(scratch.succeeds(&["list", "--memory", "16MiB"]), "");
@@ -99,9 +73,9 @@ fn a_store_is_made_with_as_much_memory_as_a_server_of_it_needs() {
 
 #[test]
 fn commands_take_as_much_memory_as_the_store_needs() {
-    let scratch = Scratch::new("store-memory");
+    let scratch = new_scratch("store-memory");
     let large = ["--capacity", "1GiB", "--memory", "512MiB", "--write-buffer", "64MiB"];
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let socket = scratch.socket();
     let words = ["serve", "--threads", "1", "--memcached", &socket];
     Served::start(&mut scratch.command(&[&words[..], &large].concat())).stop();
     let error = scratch.fails(&["get", "k", "--memory", "256MiB"]);
@@ -113,7 +87,7 @@ fn commands_take_as_much_memory_as_the_store_needs() {
 
 #[test]
 fn a_server_of_block_devices_alone_opens_no_door_for_memcached() {
-    let scratch = Scratch::new("devices-alone");
+    let scratch = new_scratch("devices-alone");
     scratch.succeeds(&small(&["keyspace", "create", "disk", "--block-device", "1MiB", "--capacity", "128MiB"]));
     for (more, told) in [
         (&["--memcached", "none", "--memcached", "1"][..], "beside another"),
@@ -123,7 +97,7 @@ fn a_server_of_block_devices_alone_opens_no_door_for_memcached() {
         let error = scratch.fails(&small(&[&["serve"][..], more].concat()));
         assert!(error.contains(told), "{more:?}: {error}");
     }
-    let socket = scratch.0.join("disk.sock");
+    let socket = scratch.join("disk.sock");
     let door = format!("unix:{}", socket.display());
     let words = ["serve", "--threads", "1", "--memcached", "none", "--nbd", &door];
     let server = Served::start(&mut scratch.command(&small(&words)));
@@ -133,9 +107,9 @@ fn a_server_of_block_devices_alone_opens_no_door_for_memcached() {
 
 #[test]
 fn without_a_command_there_is_help_and_nothing_else() {
-    let scratch = Scratch::new("alone");
+    let scratch = new_scratch("alone");
     let alone = |words: &[&str]| {
-        let output = tapetum(words).current_dir(&*scratch.0).output().unwrap();
+        let output = tapetum(words).current_dir(&*scratch).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         String::from_utf8(output.stderr).unwrap()
     };
@@ -143,13 +117,13 @@ fn without_a_command_there_is_help_and_nothing_else() {
     assert!(help.contains("Usage: tapetum [OPTIONS] <COMMAND>") && help.contains("Serve clients"), "{help}");
     let tip = alone(&["--memory", "64MiB"]);
     assert!(tip.contains("unexpected argument '--memory'") && tip.contains("tapetum serve"), "{tip}");
-    assert_eq!(fs::read_dir(&*scratch.0).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&*scratch).unwrap().count(), 0);
 }
 
 #[test]
 fn a_server_says_what_it_restored_and_what_it_cannot_take() {
-    let scratch = Scratch::new("restored");
-    let items = scratch.0.join("items.tsv");
+    let scratch = new_scratch("restored");
+    let items = scratch.join("items.tsv");
     let lines: String = (0..4_321).map(|number| format!("key{number}\tvalue\n")).collect();
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
@@ -170,21 +144,21 @@ fn a_server_says_what_it_restored_and_what_it_cannot_take() {
 
 #[test]
 fn there_must_be_a_store_to_read_one() {
-    let scratch = Scratch::new("absent");
+    let scratch = new_scratch("absent");
     for words in [&["get", "k"][..], &["delete", "k"], &["stats"], &["check"], &["list"], &["dump"], &["inspect"]] {
         let error = scratch.fails(words);
         assert!(error.contains("there is no store at") && error.contains("--data"), "{error}");
     }
-    assert!(!scratch.data().exists());
+    assert!(!scratch.join("data").exists());
 }
 
 #[test]
 fn a_mistyped_path_is_no_reason_to_make_a_store() {
-    let scratch = Scratch::new("mistyped");
+    let scratch = new_scratch("mistyped");
     for words in [&["put", "k", "v"][..], &["load", "/dev/null"]] {
         let error = scratch.fails(words);
         assert!(error.contains("there is no store at") && error.contains("--create"), "{error}");
-        assert!(!scratch.data().exists());
+        assert!(!scratch.join("data").exists());
     }
     scratch.succeeds(&small(&["put", "k", "v"]));
     assert_eq!(scratch.succeeds(&["put", "k", "other"]), "");
@@ -193,8 +167,8 @@ fn a_mistyped_path_is_no_reason_to_make_a_store() {
 
 #[test]
 fn a_quiet_command_says_only_what_failed_and_a_verbose_one_more() {
-    let scratch = Scratch::new("quiet");
-    let items = scratch.0.join("items.tsv");
+    let scratch = new_scratch("quiet");
+    let items = scratch.join("items.tsv");
     fs::write(&items, "a\t1\n").unwrap();
     let load = small(&["load", items.to_str().unwrap()]);
     let told = |more: &[&str]| String::from_utf8(scratch.run(&[&load[..], more].concat()).stderr).unwrap();
@@ -207,9 +181,9 @@ fn a_quiet_command_says_only_what_failed_and_a_verbose_one_more() {
 
 #[test]
 fn a_running_server_has_the_store_for_itself_and_stops_cleanly() {
-    let scratch = Scratch::new("locked");
+    let scratch = new_scratch("locked");
     let server = serve(&scratch, &[]);
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let socket = scratch.socket();
     let error = scratch.fails(&small(&["check"]));
     assert!(error.contains("is in use") && error.contains("stop the server first"), "{error}");
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
@@ -223,8 +197,8 @@ fn a_running_server_has_the_store_for_itself_and_stops_cleanly() {
 #[test]
 fn the_drive_may_have_threads_of_its_own() {
     const ITEMS: usize = 600;
-    let scratch = Scratch::new("drive-threads");
-    let path = scratch.0.join("socket");
+    let scratch = new_scratch("drive-threads");
+    let path = scratch.join("socket");
     // Incompressible digits, so that the write buffers are flushed.
     let digits = |number: usize| {
         let step = |word: &u64| Some(word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
@@ -267,14 +241,14 @@ fn the_drive_may_have_threads_of_its_own() {
 
 #[test]
 fn a_foreign_directory_is_left_alone() {
-    let scratch = Scratch::new("foreign");
-    fs::create_dir_all(scratch.data()).unwrap();
-    fs::write(scratch.data().join("letter.txt"), b"dear").unwrap();
+    let scratch = new_scratch("foreign");
+    fs::create_dir_all(scratch.join("data")).unwrap();
+    fs::write(scratch.join("data").join("letter.txt"), b"dear").unwrap();
     let error = scratch.fails(&small(&["put", "k", "v"]));
     assert!(error.contains("letter.txt") && error.contains("nothing was written"), "{error}");
-    assert_eq!(fs::read_dir(scratch.data()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(scratch.join("data")).unwrap().count(), 1);
     // A file with the right name is not a store yet.
-    let drive = scratch.data().join("drive");
+    let drive = scratch.join("data").join("drive");
     fs::write(&drive, vec![7; 1 << 20]).unwrap();
     let error = scratch.fails(&small(&["put", "k", "v"]));
     assert!(error.contains("no tapetum store here") && error.contains("nothing was written"), "{error}");
@@ -283,9 +257,9 @@ fn a_foreign_directory_is_left_alone() {
 
 #[test]
 fn a_truncated_store_is_refused_unchanged() {
-    let scratch = Scratch::new("truncated");
+    let scratch = new_scratch("truncated");
     scratch.succeeds(&small(&["put", "k", "v"]));
-    let drive = scratch.data().join("drive");
+    let drive = scratch.join("data").join("drive");
     fs::File::options().write(true).open(&drive).unwrap().set_len(64 << 20).unwrap();
     let before = bytes_of(&drive);
     let error = scratch.fails(&small(&["get", "k"]));
@@ -295,9 +269,9 @@ fn a_truncated_store_is_refused_unchanged() {
 
 #[test]
 fn a_newer_store_is_refused_unchanged() {
-    let scratch = Scratch::new("newer");
+    let scratch = new_scratch("newer");
     scratch.succeeds(&small(&["put", "k", "v"]));
-    let drive = scratch.data().join("drive");
+    let drive = scratch.join("data").join("drive");
     let mut bytes = bytes_of(&drive);
     // The version stands behind the magic, in both superblocks.
     bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
@@ -310,26 +284,26 @@ fn a_newer_store_is_refused_unchanged() {
 
 #[test]
 fn too_little_room_leaves_nothing_behind() {
-    let scratch = Scratch::new("full");
+    let scratch = new_scratch("full");
     let error = scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
     assert!(error.contains("--capacity") || error.contains("space"), "{error}");
-    assert!(!scratch.data().exists());
-    let inner = scratch.0.join("a/b/data");
+    assert!(!scratch.join("data").exists());
+    let inner = scratch.join("a/b/data");
     let words = ["serve", "--memcached", "127.0.0.1:0", "--capacity", "4000TiB", "--data", inner.to_str().unwrap()];
     failed(tapetum(&words).output().unwrap());
-    assert!(!scratch.0.join("a").exists());
+    assert!(!scratch.join("a").exists());
     // Folders that existed before stay.
-    fs::create_dir_all(scratch.data()).unwrap();
-    fs::create_dir(scratch.0.join("a")).unwrap();
+    fs::create_dir_all(scratch.join("data")).unwrap();
+    fs::create_dir(scratch.join("a")).unwrap();
     scratch.fails(&["put", "k", "v", "--create", "--capacity", "4000TiB"]);
-    assert!(scratch.data().exists());
+    assert!(scratch.join("data").exists());
     failed(tapetum(&words).output().unwrap());
-    assert_eq!(fs::read_dir(scratch.0.join("a")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(scratch.join("a")).unwrap().count(), 0);
 }
 
 #[test]
 fn what_is_refused_makes_no_store() {
-    let scratch = Scratch::new("refused");
+    let scratch = new_scratch("refused");
     for (words, told) in [
         (&["load", "/absent/file"][..], "cannot read /absent/file: No such file"),
         (&["load", "/"], "/ is a folder: give a file of items"),
@@ -340,44 +314,44 @@ fn what_is_refused_makes_no_store() {
         ),
     ] {
         let error = scratch.fails(&small(words));
-        assert!(error.contains(told) && !scratch.data().exists(), "{words:?}: {error}");
+        assert!(error.contains(told) && !scratch.join("data").exists(), "{words:?}: {error}");
     }
 }
 
 #[test]
 fn an_interrupted_creation_is_begun_again() {
-    let scratch = Scratch::new("interrupted");
-    fs::create_dir_all(scratch.data()).unwrap();
-    fs::write(scratch.data().join("drive.unfinished"), vec![1; 8192]).unwrap();
+    let scratch = new_scratch("interrupted");
+    fs::create_dir_all(scratch.join("data")).unwrap();
+    fs::write(scratch.join("data").join("drive.unfinished"), vec![1; 8192]).unwrap();
     scratch.succeeds(&small(&["put", "k", "v"]));
     assert_eq!(scratch.succeeds(&small(&["get", "k"])), "v");
-    assert!(!scratch.data().join("drive.unfinished").exists());
+    assert!(!scratch.join("data").join("drive.unfinished").exists());
 }
 
 #[test]
 fn a_drive_of_its_own_may_lie_anywhere() {
-    let scratch = Scratch::new("drive");
-    let drive = scratch.0.join("elsewhere.drive");
+    let scratch = new_scratch("drive");
+    let drive = scratch.join("elsewhere.drive");
     let drive = drive.to_str().unwrap();
     scratch.succeeds(&small(&["put", "k", "v", "--drive", drive]));
     assert_eq!(scratch.succeeds(&small(&["get", "k", "--drive", drive])), "v");
-    assert!(!scratch.data().exists());
-    let other = scratch.0.join("other.drive");
-    let beside = scratch.0.join("other.drive.unfinished");
+    assert!(!scratch.join("data").exists());
+    let other = scratch.join("other.drive");
+    let beside = scratch.join("other.drive.unfinished");
     fs::write(&beside, "of mine").unwrap();
     let error = scratch.fails(&small(&["put", "k", "v", "--drive", other.to_str().unwrap()]));
     assert!(error.contains("other.drive.unfinished") && error.contains("move it"), "{error}");
     assert_eq!(bytes_of(&beside), b"of mine");
-    let nowhere = scratch.0.join("nowhere");
+    let nowhere = scratch.join("nowhere");
     let error = scratch.fails(&["put", "k", "v", "--create", "--drive", nowhere.join("drive").to_str().unwrap()]);
     assert!(error.contains(&format!("{} does not exist", nowhere.display())), "{error}");
 }
 
 #[test]
 fn what_is_loaded_is_listed_and_dumped_and_can_be_loaded_again() {
-    let scratch = Scratch::new("load");
+    let scratch = new_scratch("load");
     let file = |name: &str, text: &[u8]| {
-        let path = scratch.0.join(name);
+        let path = scratch.join(name);
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
@@ -403,7 +377,7 @@ fn what_is_loaded_is_listed_and_dumped_and_can_be_loaded_again() {
         assert!(dumped.lines().any(|found| found == line), "{line} is not in {dumped}");
     }
     // Load into another store through standard input, and dump again.
-    let other = Scratch::new("load-again");
+    let other = new_scratch("load-again");
     let mut child = other.command(&small(&["load", "--format", "jsonl"])).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(dumped.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
@@ -414,8 +388,8 @@ fn what_is_loaded_is_listed_and_dumped_and_can_be_loaded_again() {
 
 #[test]
 fn bad_lines_are_named_or_left_out() {
-    let scratch = Scratch::new("bad-lines");
-    let path = scratch.0.join("items.tsv");
+    let scratch = new_scratch("bad-lines");
+    let path = scratch.join("items.tsv");
     fs::write(&path, b"a\t1\nnonsense\nb\t2\n").unwrap();
     let path = path.to_str().unwrap();
     let error = scratch.fails(&small(&["load", path]));
@@ -425,7 +399,7 @@ fn bad_lines_are_named_or_left_out() {
     assert!(output.status.success() && told.contains("2 items stored, 1 bad lines left out"), "{told}");
     // Over the wire too, where the protocol limits keys.
     let server = serve(&scratch, &[]);
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let socket = scratch.socket();
     fs::write(path, b"c\t3\ntwo words\t4\n").unwrap();
     let error = scratch.fails(&["load", path, "--memcached", &socket]);
     assert!(error.contains("line 2: ") && error.contains("spaces"), "{error}");
@@ -439,7 +413,7 @@ fn bad_lines_are_named_or_left_out() {
 
 #[test]
 fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
-    let scratch = Scratch::new("load-full");
+    let scratch = new_scratch("load-full");
     let options = ["--create", "--capacity", "16MiB", "--memory", "32MiB"];
     let error = load_too_much(scratch.command(&["load"]).args(options));
     assert!(error.contains("--capacity") && error.contains("stored before it: "), "{error}");
@@ -448,8 +422,8 @@ fn a_store_that_fills_up_ends_a_load_with_a_way_out() {
 
 #[test]
 fn a_server_that_is_full_says_so_to_clients_and_the_way_out_to_the_log() {
-    let scratch = Scratch::new("serve-full");
-    let (socket, log) = (scratch.0.join("socket"), scratch.0.join("log"));
+    let scratch = new_scratch("serve-full");
+    let (socket, log) = (scratch.join("socket"), scratch.join("log"));
     let address = format!("unix:{}", socket.display());
     let words = ["serve", "--capacity", "16MiB", "--memory", "32MiB", "--threads", "2", "--memcached", &address];
     let mut server = scratch.command(&words).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
@@ -508,10 +482,10 @@ fn noise(seed: u64) -> String {
 
 #[test]
 fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
-    let scratch = Scratch::new("inspect");
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let scratch = new_scratch("inspect");
+    let socket = scratch.socket();
     let lines: String = (0..40_000).map(|number| format!("key{number}\tvalue {number} of many\n")).collect();
-    let items = scratch.0.join("items.tsv");
+    let items = scratch.join("items.tsv");
     fs::write(&items, lines).unwrap();
     scratch.succeeds(&small(&["load", items.to_str().unwrap()]));
     let server = serve(&scratch, &[]);
@@ -540,8 +514,8 @@ fn a_look_inside_says_the_same_of_a_server_and_of_its_data() {
 
 #[test]
 fn a_store_grows_while_it_serves_and_while_it_does_not() {
-    let scratch = Scratch::new("resize");
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let scratch = new_scratch("resize");
+    let socket = scratch.socket();
     let limit = |scratch: &Scratch| {
         let stats = scratch.succeeds(&["stats", "--json", "--memory", "32MiB"]);
         let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
@@ -579,15 +553,15 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     assert_eq!(limit(&scratch), 299);
     assert!(scratch.fails(&["resize", "--capacity", "100MiB"]).contains("cannot shrink"));
     // Memory is the server's, however the store is named.
-    let settings = scratch.0.join("settings.toml");
-    fs::write(&settings, format!("data = {:?}\n", scratch.data())).unwrap();
+    let settings = scratch.join("settings.toml");
+    fs::write(&settings, format!("data = {:?}\n", scratch.join("data"))).unwrap();
     for sizes in [&["--memory", "400MiB"][..], &["--capacity", "380MiB", "--memory", "390MiB"]] {
         let resize = || tapetum(&[&["resize"][..], sizes].concat());
-        let drive = scratch.data().join("drive");
+        let drive = scratch.join("data").join("drive");
         for refused in [
             scratch.run(&[&["resize"][..], sizes].concat()),
             resize().arg("--drive").arg(&drive).output().unwrap(),
-            resize().env("TAPETUM_DATA", scratch.data()).output().unwrap(),
+            resize().env("TAPETUM_DATA", scratch.join("data")).output().unwrap(),
             resize().arg("--config").arg(&settings).output().unwrap(),
         ] {
             let error = String::from_utf8_lossy(&refused.stderr);
@@ -601,28 +575,28 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
 
 #[test]
 fn too_little_memory_is_refused_with_what_is_enough() {
-    let scratch = Scratch::new("memory");
+    let scratch = new_scratch("memory");
     scratch.succeeds(&["put", "k", "v", "--create", "--capacity", "1GiB", "--memory", "256MiB"]);
     let error = scratch.fails(&["get", "k", "--memory", "8MiB"]);
     let least = error.split("give ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap().to_owned();
     assert_eq!(scratch.succeeds(&["get", "k", "--memory", &least]), "v");
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let socket = scratch.socket();
     let error = scratch.fails(&["serve", "--memcached", &socket, "--memory", &least]);
     assert!(error.contains("MiB or more") && !error.contains(&format!("give {least} or")), "{error}");
 }
 
 #[test]
 fn a_tier_that_leaves_too_little_memory_is_refused_and_nothing_is_made() {
-    let scratch = Scratch::new("tier");
+    let scratch = new_scratch("tier");
     let message = scratch.fails(&small(&["serve", "--tier", "40MiB", "--memcached", "127.0.0.1:0"]));
     assert!(message.contains("smaller --tier"), "{message}");
-    assert!(!scratch.data().join("drive").exists());
+    assert!(!scratch.join("data").join("drive").exists());
 }
 
 #[test]
 fn a_cache_with_too_little_memory_is_told_at_once_what_is_enough() {
-    let scratch = Scratch::new("cache");
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
+    let scratch = new_scratch("cache");
+    let socket = scratch.socket();
     let options = ["serve", "--cache", "--capacity", "32MiB", "--threads", "1", "--memcached", &socket, "--memory"];
     let message = scratch.fails(&[&options[..], &["32MiB"]].concat());
     assert!(message.contains("of which --cache gives half") && !message.contains("--tier 16MiB"), "{message}");
@@ -632,9 +606,9 @@ fn a_cache_with_too_little_memory_is_told_at_once_what_is_enough() {
 
 #[test]
 fn a_drive_that_holds_no_store_is_refused_with_what_to_give_instead() {
-    let scratch = Scratch::new("no-store");
+    let scratch = new_scratch("no-store");
     for (name, bytes) in [("empty", 0), ("zeros", 64 << 20)] {
-        let drive = scratch.0.join(name);
+        let drive = scratch.join(name);
         fs::File::create(&drive).unwrap().set_len(bytes).unwrap();
         let drive = drive.to_str().unwrap();
         let error = scratch.fails(&small(&["put", "k", "v", "--drive", drive]));
@@ -666,8 +640,8 @@ fn sized<'a>(words: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
-    let scratch = Scratch::new("reads");
-    let drive = scratch.data().join("drive");
+    let scratch = new_scratch("reads");
+    let drive = scratch.join("data").join("drive");
     let unchanged = |key: &str| {
         let before = bytes_of(&drive);
         for words in reading(key) {
@@ -680,8 +654,8 @@ fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
     scratch.succeeds(&small(&["put", "closed", "v"]));
     unchanged("closed");
     let mut server = serve(&scratch, &[]);
-    let socket = format!("unix:{}", scratch.0.join("socket").display());
-    let items = scratch.0.join("items.tsv");
+    let socket = scratch.socket();
+    let items = scratch.join("items.tsv");
     fs::write(&items, "crashed\tin the log\n").unwrap();
     scratch.succeeds(&["load", items.to_str().unwrap(), "--memcached", &socket]);
     server.child.kill().unwrap();
@@ -693,8 +667,8 @@ fn what_only_reads_changes_no_byte_of_a_closed_or_a_crashed_store() {
 
 #[test]
 fn those_that_read_go_together_and_keep_a_server_out() {
-    let scratch = Scratch::new("readers");
-    let items = scratch.0.join("items.tsv");
+    let scratch = new_scratch("readers");
+    let items = scratch.join("items.tsv");
     // More than a pipe takes: the dump waits for its reader with the store open.
     let lines: String = (0..20_000).map(|number| format!("key{number}\tvalue {number}\n")).collect();
     fs::write(&items, lines).unwrap();
@@ -712,7 +686,7 @@ fn those_that_read_go_together_and_keep_a_server_out() {
 
 #[test]
 fn an_item_goes_through_a_pipeline_of_programs() {
-    let scratch = Scratch::new("pipeline");
+    let scratch = new_scratch("pipeline");
     scratch.succeeds(&small(&["put", "word", "mirror"]));
     let listed = tapetum(&["programs"]).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
@@ -739,10 +713,10 @@ const FORMAT_6: &[u8] = include_bytes!("../../../store/tests/fixtures/format-6.z
 
 #[test]
 fn a_store_of_format_6_is_refused_by_every_command_with_what_to_do() {
-    let scratch = Scratch::new("format-6");
+    let scratch = new_scratch("format-6");
     let bytes = zstd::decode_all(FORMAT_6).unwrap();
-    fs::create_dir_all(scratch.data()).unwrap();
-    let drive = scratch.data().join("drive");
+    fs::create_dir_all(scratch.join("data")).unwrap();
+    let drive = scratch.join("data").join("drive");
     fs::write(&drive, &bytes).unwrap();
     let commands: [&[&str]; 13] = [
         &["serve", "--memcached", "127.0.0.1:0"],
@@ -765,6 +739,6 @@ fn a_store_of_format_6_is_refused_by_every_command_with_what_to_do() {
         ["format 6", "`tapetum dump` of the tapetum", "`tapetum load` of this one"].into_iter().for_each(does_say);
         assert!(fs::read(&drive).unwrap() == bytes, "{command:?} wrote");
     }
-    let names = fs::read_dir(scratch.data()).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = fs::read_dir(scratch.join("data")).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["drive"]);
 }

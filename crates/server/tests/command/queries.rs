@@ -1,45 +1,16 @@
 //! Tests of queries from outside: a database of papers is generated, loaded and queried, at the drive and on the host.
 
-use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
-use crate::outside::{Folder, failed, tapetum};
+use crate::outside::{Scratch, tapetum};
 
-struct Scratch(Folder);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        Scratch(Folder::new(&format!("queries-{name}")))
-    }
-
-    fn run(&self, words: &[&str], input: &[u8]) -> Output {
-        let mut command = tapetum(words);
-        command.args(["--memory", "32MiB", "--data"]).arg(self.0.join("data"));
+fn new_scratch(name: &str) -> Scratch {
+    Scratch::new(&format!("queries-{name}"), |command, words, data| {
+        command.args(["--memory", "32MiB", "--data"]).arg(data);
         if words.starts_with(&["keyspace", "create"]) {
             command.args(["--capacity", "64MiB"]);
         }
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        child.wait_with_output().unwrap()
-    }
-
-    #[track_caller]
-    fn succeeds(&self, words: &[&str], input: &[u8]) -> (String, String) {
-        let output = self.run(words, input);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{words:?}: {told}");
-        (String::from_utf8(output.stdout).unwrap(), told)
-    }
-
-    #[track_caller]
-    fn fails(&self, words: &[&str]) -> String {
-        failed(self.run(words, b""))
-    }
+    })
 }
 
 fn generated(table: &str) -> Vec<u8> {
@@ -51,7 +22,7 @@ fn generated(table: &str) -> Vec<u8> {
 
 #[test]
 fn a_query_and_a_format_that_say_too_little_are_asked_for_the_rest() {
-    let scratch = Scratch::new("little");
+    let scratch = new_scratch("little");
     for (words, told) in [
         (
             &["scan", "--keyspace", "default", "--group-by", "year"][..],
@@ -75,10 +46,10 @@ fn a_query_and_a_format_that_say_too_little_are_asked_for_the_rest() {
 
 #[test]
 fn papers_are_found_by_venue_and_year() {
-    let scratch = Scratch::new("papers");
-    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    let scratch = new_scratch("papers");
+    scratch.asks(&["keyspace", "create", "papers"]);
     let lines = generated("papers");
-    scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
+    scratch.asks_of(&["load", "--keyspace", "papers"], &lines);
     // Computed from the lines themselves: year and venue are at the front of a value.
     let text = String::from_utf8_lossy(&lines);
     let vldb = text.lines().filter(|line| line.contains("\\x04VLDB")).count();
@@ -87,14 +58,14 @@ fn papers_are_found_by_venue_and_year() {
     let count = ["--where", "venue = 'VLDB'", "--select", "count(*) as papers", "--format", "csv"];
     for side in ["drive", "host"] {
         let words = [&asked[..], &count, &["--run", side, "--explain"]].concat();
-        let (rows, told) = scratch.succeeds(&words, b"");
+        let (rows, told) = scratch.asks(&words);
         assert_eq!(rows, format!("papers\n{vldb}\n"), "{side}: {told}");
         assert!(told.contains(&format!("{vldb} of 3800 records kept")), "{told}");
     }
     // Record by record: one more wake-up for each row from the drive.
     let ids = ["--where", "venue = 'VLDB'", "--select", "id", "--format", "csv", "--explain", "--transfer"];
     let transfer = |how| {
-        let (rows, told) = scratch.succeeds(&[&asked[..], &ids, &[how]].concat(), b"");
+        let (rows, told) = scratch.asks(&[&asked[..], &ids, &[how]].concat());
         let mut rows: Vec<String> = rows.lines().map(str::to_owned).collect();
         rows.sort();
         (rows, told)
@@ -104,31 +75,31 @@ fn papers_are_found_by_venue_and_year() {
     assert!(of_bulk.contains("rows in bulk") && of_records.contains("row by row"), "{of_bulk}{of_records}");
     let from_host = scratch.fails(&[&asked[..], &ids, &["records", "--run", "host"]].concat());
     assert!(from_host.contains("leave out --run host"), "{from_host}");
-    let (rows, told) = scratch.succeeds(&[&asked[..], &count, &["--units", "2", "--explain"]].concat(), b"");
+    let (rows, told) = scratch.asks(&[&asked[..], &count, &["--units", "2", "--explain"]].concat());
     assert!(rows == format!("papers\n{vldb}\n") && told.contains("by 2 units of the drive"), "{rows}{told}");
     assert!(scratch.fails(&[&asked[..], &count, &["--units", "2", "--run", "host"]].concat()).contains("--units"));
     let title = ["--where", "id = 17", "--select", "id, year, title like 'A%' as a", "--format", "jsonl"];
-    let (row, _) = scratch.succeeds(&[&asked[..], &title].concat(), b"");
+    let (row, _) = scratch.asks(&[&asked[..], &title].concat());
     assert!(row.starts_with("{\"id\":17,\"year\":19") && row.ends_with("}\n") && row.lines().count() == 1, "{row}");
     let years =
         ["--select", "year, count(*) as papers", "--group-by", "year", "--order-by", "papers desc", "--limit", "2"];
-    let (table, _) = scratch.succeeds(&[&asked[..], &years].concat(), b"");
+    let (table, _) = scratch.asks(&[&asked[..], &years].concat());
     let table: Vec<&str> = table.lines().collect();
     assert_eq!((table.len(), table[0], table[1]), (4, "year  papers", "----  ------"));
     assert!(table[2].starts_with("20"), "{table:?}");
     let last = ["--select", "id", "--order-by", "id desc", "--limit", "3", "--format", "csv"];
-    assert_eq!(scratch.succeeds(&[&asked[..], &last].concat(), b"").0, "id\n3799\n3798\n3797\n");
+    assert_eq!(scratch.asks(&[&asked[..], &last].concat()).0, "id\n3799\n3798\n3797\n");
     // A stream of Arrow: messages behind markers, and the end marker.
-    let arrow = scratch.run(&[&asked[..], &["--select", "id, title", "--format", "arrow"]].concat(), b"");
+    let arrow = scratch.run(&[&asked[..], &["--select", "id, title", "--format", "arrow"]].concat());
     assert!(arrow.status.success() && arrow.stdout.len() > 3800 * 30, "{} bytes", arrow.stdout.len());
     assert!(arrow.stdout.starts_with(&[0xff; 4]) && arrow.stdout.ends_with(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
 }
 
 #[test]
 fn what_is_wrong_with_a_query_is_told_at_its_word() {
-    let scratch = Scratch::new("wrong");
-    scratch.succeeds(&["keyspace", "create", "papers"], b"");
-    scratch.succeeds(&["load", "--keyspace", "papers"], b"k\tx\n");
+    let scratch = new_scratch("wrong");
+    scratch.asks(&["keyspace", "create", "papers"]);
+    scratch.asks_of(&["load", "--keyspace", "papers"], b"k\tx\n");
     let asked = ["scan", "--keyspace", "papers", "--fields"];
     for (words, expected) in [
         (&["papers", "--where", "yaer = 2000"][..], "where, column 1, yaer: the format has no such field; year is one"),
@@ -144,47 +115,47 @@ fn what_is_wrong_with_a_query_is_told_at_its_word() {
         assert!(told.contains(expected), "{words:?}: {told}");
     }
     let skipped = [&asked[..], &["papers", "--on-error", "skip", "--format", "csv"]].concat();
-    let (rows, told) = scratch.succeeds(&skipped, b"");
+    let (rows, told) = scratch.asks(&skipped);
     assert_eq!(rows, "id,year,venue,title\n");
     assert!(told.contains("1 records do not fit and were left out"), "{told}");
 }
 
 #[test]
 fn a_keyspace_keeps_its_format() {
-    let scratch = Scratch::new("formats");
-    scratch.succeeds(&["keyspace", "create", "papers"], b"");
-    scratch.succeeds(&["load", "--keyspace", "papers"], &generated("papers"));
+    let scratch = new_scratch("formats");
+    scratch.asks(&["keyspace", "create", "papers"]);
+    scratch.asks_of(&["load", "--keyspace", "papers"], &generated("papers"));
     let asked = ["scan", "papers", "--where", "id = 17", "--select", "id", "--format", "csv"];
     assert!(scratch.fails(&asked).contains("the format of the records of papers is not known"));
     let format = "key: id u32be; value: year u16le, venue string8, title string";
-    let set = scratch.succeeds(&["keyspace", "format", "papers", "papers", "--check"], b"").0;
+    let set = scratch.asks(&["keyspace", "format", "papers", "papers", "--check"]).0;
     assert_eq!(set, format!("records of papers are {format}\n"));
-    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
-    let (all, _) = scratch.succeeds(&["scan", "papers", "--limit", "3", "--format", "csv"], b"");
+    assert_eq!(scratch.asks(&asked).0, "id\n17\n");
+    let (all, _) = scratch.asks(&["scan", "papers", "--limit", "3", "--format", "csv"]);
     assert!(all.starts_with("id,year,venue,title\n") && all.lines().count() == 4, "{all}");
-    assert_eq!(scratch.succeeds(&["keyspace", "format", "papers", "--check"], b"").0, format!("{format}\n"));
-    let (listed, _) = scratch.succeeds(&["keyspace", "list"], b"");
+    assert_eq!(scratch.asks(&["keyspace", "format", "papers", "--check"]).0, format!("{format}\n"));
+    let (listed, _) = scratch.asks(&["keyspace", "list"]);
     assert_eq!(listed, format!("default\thashed\t0\npapers\thashed\t3800\t{format}\n"));
-    assert!(scratch.succeeds(&["keyspace", "list", "--json"], b"").0.contains(&format!("\"format\": \"{format}\"")));
-    let (shown, _) = scratch.succeeds(&["keyspace", "show", "papers"], b"");
+    assert!(scratch.asks(&["keyspace", "list", "--json"]).0.contains(&format!("\"format\": \"{format}\"")));
+    let (shown, _) = scratch.asks(&["keyspace", "show", "papers"]);
     assert_eq!(shown, format!("name    papers\nkind    hashed\nitems   3800\nformat  {format}\n"));
     // A format that does not fit changes nothing.
     let told = scratch.fails(&["keyspace", "format", "papers", "key: id u32be; value: year u16le", "--check"]);
     assert!(told.contains("3800 of 3800 items do not fit") && told.contains("goes on behind its last field"), "{told}");
     assert!(scratch.fails(&["keyspace", "format", "papers", "key: id u12"]).contains("no such type"));
     assert!(scratch.fails(&["keyspace", "format", "none", "papers"]).contains("no keyspace"));
-    assert_eq!(scratch.succeeds(&asked, b"").0, "id\n17\n");
-    scratch.succeeds(&["keyspace", "format", "papers", "--remove"], b"");
+    assert_eq!(scratch.asks(&asked).0, "id\n17\n");
+    scratch.asks(&["keyspace", "format", "papers", "--remove"]);
     assert!(scratch.fails(&asked).contains("keyspace format papers FIELDS"));
-    assert!(scratch.succeeds(&["keyspace", "show", "papers"], b"").0.contains("format  none"));
+    assert!(scratch.asks(&["keyspace", "show", "papers"]).0.contains("format  none"));
 }
 
 #[test]
 fn sql_that_everybody_expects_is_taken() {
-    let scratch = Scratch::new("sql");
-    scratch.succeeds(&["keyspace", "create", "papers"], b"");
+    let scratch = new_scratch("sql");
+    scratch.asks(&["keyspace", "create", "papers"]);
     let lines = generated("papers");
-    scratch.succeeds(&["load", "--keyspace", "papers"], &lines);
+    scratch.asks_of(&["load", "--keyspace", "papers"], &lines);
     let text = String::from_utf8_lossy(&lines);
     let asked = ["scan", "papers", "--fields", "papers", "--format", "csv"];
     let of_storage = text.lines().filter(|line| line.contains(" storage ")).count();
@@ -193,11 +164,11 @@ fn sql_that_everybody_expects_is_taken() {
     for (condition, papers) in conditions {
         for side in ["drive", "host"] {
             let words = [&asked[..], &["--where", condition, "--select", "count(*)", "--run", side]].concat();
-            assert_eq!(scratch.succeeds(&words, b"").0, format!("count(*)\n{papers}\n"), "{condition} on the {side}");
+            assert_eq!(scratch.asks(&words).0, format!("count(*)\n{papers}\n"), "{condition} on the {side}");
         }
     }
     let rows = |words: &[&str]| {
-        let (rows, told) = scratch.succeeds(&[&asked[..], words, &["--explain"]].concat(), b"");
+        let (rows, told) = scratch.asks(&[&asked[..], words, &["--explain"]].concat());
         (rows.lines().skip(1).map(str::to_owned).collect::<Vec<String>>(), told)
     };
     let by_year = ["--select", "year - year % 10 as decade, count(*) as papers", "--group-by", "decade"];
@@ -232,12 +203,12 @@ fn sql_that_everybody_expects_is_taken() {
 
 #[test]
 fn what_is_no_json_is_found_and_not_stored() {
-    let scratch = Scratch::new("json");
-    scratch.succeeds(&["keyspace", "create", "orders"], b"");
+    let scratch = new_scratch("json");
+    scratch.asks(&["keyspace", "create", "orders"]);
     let lines = b"1\t{\"total\":2.5,\"city\":\"Lyon\"}\n2\tno json\n3\t{}\n4\t{\"city\":\"Nice\"} behind\n";
-    scratch.succeeds(&["load", "--keyspace", "orders"], lines);
+    scratch.asks_of(&["load", "--keyspace", "orders"], lines);
     let format = "key: id string; value: total json $.total float, city json $.city string";
-    scratch.succeeds(&["keyspace", "format", "orders", format], b"");
+    scratch.asks(&["keyspace", "format", "orders", format]);
     let asked = ["scan", "orders", "--select", "id", "--where", "total is null", "--format", "csv"];
     for side in ["drive", "host"] {
         let on = [&asked[..], &["--run", side]].concat();
@@ -245,7 +216,7 @@ fn what_is_no_json_is_found_and_not_stored() {
             scratch.fails(&on).contains("does not fit the format, at the field total: the document is not JSON"),
             "{side}"
         );
-        let (rows, told) = scratch.succeeds(&[&on[..], &["--on-error", "skip"]].concat(), b"");
+        let (rows, told) = scratch.asks(&[&on[..], &["--on-error", "skip"]].concat());
         assert_eq!(rows, "id\n3\n", "{side}");
         assert!(told.contains("2 records do not fit and were left out"), "{told}");
     }
@@ -259,20 +230,20 @@ fn what_is_no_json_is_found_and_not_stored() {
     assert!(scratch.fails(&put("5", "{\"total\":\"x\"}")).contains("the value at the path has another type"));
     assert!(scratch.fails(&put("\\xff", "{}")).contains("the key does not fit the format of orders, at id string"));
     assert!(scratch.fails(&["get", "5", "--keyspace", "orders"]).contains("no key"));
-    scratch.succeeds(&put("5", "{\"total\": 7} "), b"");
+    scratch.asks(&put("5", "{\"total\": 7} "));
     assert_eq!(
-        scratch.succeeds(&["get", "5", "--keyspace", "orders", "--select", "total", "--format", "csv"], b"").0,
+        scratch.asks(&["get", "5", "--keyspace", "orders", "--select", "total", "--format", "csv"]).0,
         "total\n7\n"
     );
     // Without a format any bytes are accepted.
-    scratch.succeeds(&["keyspace", "format", "orders", "--remove"], b"");
-    scratch.succeeds(&put("\\xff", "no json"), b"");
+    scratch.asks(&["keyspace", "format", "orders", "--remove"]);
+    scratch.asks(&put("\\xff", "no json"));
 }
 
 #[test]
 fn a_type_of_other_databases_is_told_by_the_argument_that_has_it() {
-    let scratch = Scratch::new("types");
-    scratch.succeeds(&["keyspace", "create", "orders"], b"");
+    let scratch = new_scratch("types");
+    scratch.asks(&["keyspace", "create", "orders"]);
     let told = scratch.fails(&["keyspace", "format", "orders", "value: total decimal(10,2)"]);
     assert!(told.contains("FIELDS, column 14, \"decimal(10,2)\": there is no decimal type"), "{told}");
     let told = scratch.fails(&["scan", "orders", "--fields", "value: total json $.total decimal(10,2)"]);
@@ -281,14 +252,14 @@ fn a_type_of_other_databases_is_told_by_the_argument_that_has_it() {
 
 #[test]
 fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
-    let scratch = Scratch::new("keys");
-    scratch.succeeds(&["keyspace", "create", "n", "--index", "ordered"], b"");
+    let scratch = new_scratch("keys");
+    scratch.asks(&["keyspace", "create", "n", "--index", "ordered"]);
     let lines: String =
         (0..1000).map(|id| format!("\\x00\\x00\\x{:02x}\\x{:02x}\tv{id}\n", id >> 8, id & 0xff)).collect();
-    scratch.succeeds(&["load", "--keyspace", "n"], format!("{lines}1234\tdigits\n\\xff\tmisfit\n").as_bytes());
+    scratch.asks_of(&["load", "--keyspace", "n"], format!("{lines}1234\tdigits\n\\xff\tmisfit\n").as_bytes());
     let set = ["keyspace", "format", "n", "key: id u32be; value: v string"];
-    scratch.succeeds(&set, b"");
-    let of = |words: &[&str]| scratch.succeeds(&[words, &["--keyspace", "n"]].concat(), b"").0;
+    scratch.asks(&set);
+    let of = |words: &[&str]| scratch.asks(&[words, &["--keyspace", "n"]].concat()).0;
     for key in ["100", "\\x00\\x00\\x00d", "\\x00\\x00\\x00\\x64"] {
         assert_eq!(of(&["get", key]), "v100", "{key}");
         assert!(!of(&["inspect", key]).contains("nowhere"), "{key}");
@@ -308,7 +279,7 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
     let listed = of(&["list"]);
     let last: Vec<&str> = listed.lines().rev().take(3).collect();
     assert_eq!((listed.lines().count(), &last[..2]), (1002, &["\\xff", "\\x31\\x32\\x33\\x34"][..]));
-    scratch.succeeds(&["put", "5000", "new", "--keyspace", "n"], b"");
+    scratch.asks(&["put", "5000", "new", "--keyspace", "n"]);
     assert_eq!(of(&["get", "\\x00\\x00\\x13\\x88"]), "new");
     let told = scratch.fails(&["put", "\\xff", "v", "--keyspace", "n"]);
     assert!(told.contains("the key does not fit the format of n, at id u32be: the record ends"), "{told}");
@@ -327,12 +298,12 @@ fn a_key_is_found_as_its_format_has_it_and_as_list_prints_it() {
 
 #[test]
 fn a_key_that_is_no_utf_8_is_named_by_every_command() {
-    let scratch = Scratch::new("bytes");
+    let scratch = new_scratch("bytes");
     for (name, index) in [("h", "hashed"), ("o", "ordered")] {
-        scratch.succeeds(&["keyspace", "create", name, "--index", index], b"");
-        let of = |words: &[&str]| scratch.succeeds(&[words, &["--keyspace", name]].concat(), b"").0;
-        scratch.succeeds(&["put", "\\xff\\x00k", "v", "--keyspace", name], b"");
-        scratch.succeeds(&["put", "other", "w", "--keyspace", name], b"");
+        scratch.asks(&["keyspace", "create", name, "--index", index]);
+        let of = |words: &[&str]| scratch.asks(&[words, &["--keyspace", name]].concat()).0;
+        scratch.asks(&["put", "\\xff\\x00k", "v", "--keyspace", name]);
+        scratch.asks(&["put", "other", "w", "--keyspace", name]);
         assert_eq!(of(&["get", "\\xff\\x00k"]), "v", "{name}");
         assert!(!of(&["inspect", "\\xff\\x00k"]).contains("nowhere"), "{name}");
         assert_eq!(of(&["pipeline", "run", "fetch", "--key", "\\xff\\x00k"]), "v", "{name}");
@@ -355,14 +326,14 @@ fn a_key_that_is_no_utf_8_is_named_by_every_command() {
 
 #[test]
 fn fetch_alone_prints_every_value_as_it_is() {
-    let scratch = Scratch::new("fetch");
+    let scratch = new_scratch("fetch");
     // Long and short values, compressible and incompressible.
     let random: Vec<u8> = (0..9000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 | 1).collect();
     let values = [b"v".to_vec(), vec![b'x'; 9000], random];
     for (key, value) in ["short", "long", "random"].into_iter().zip(&values) {
         let create = if key == "short" { &["--capacity", "64MiB"][..] } else { &[] };
-        scratch.succeeds(&[&["put", key, "-"], create].concat(), value);
-        let output = scratch.run(&["pipeline", "run", "fetch", "--key", key], b"");
+        scratch.asks_of(&[&["put", key, "-"], create].concat(), value);
+        let output = scratch.run(&["pipeline", "run", "fetch", "--key", key]);
         assert!(output.status.success() && output.stdout == *value, "{key}: {}", failed_text(&output));
     }
 }

@@ -2,19 +2,28 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::PathBuf;
-use std::process::Output;
 
-use crate::outside::{Folder, failed, succeeded, tapetum};
+use crate::outside::{Scratch, failed, tapetum};
 
-struct Patient(Folder);
+struct Patient(Scratch);
+
+impl Deref for Patient {
+    type Target = Scratch;
+
+    fn deref(&self) -> &Scratch {
+        &self.0
+    }
+}
 
 impl Patient {
     /// A store of some thousand items. The last of them are only in the log.
     fn new(name: &str) -> Patient {
-        let patient = Patient(Folder::new(&format!("repair-{name}")));
-        let items = patient.0.join("items.tsv");
+        let patient = Patient(Scratch::new(&format!("repair-{name}"), |command, _, data| {
+            command.args(["--memory", "32MiB", "--data"]).arg(data);
+        }));
+        let items = patient.join("items.tsv");
         let lines: String = (0..20_000).map(|number| format!("key{number}\t{}\n", value(number))).collect();
         fs::write(&items, lines).unwrap();
         patient.succeeds(&["load", items.to_str().unwrap(), "--create", "--capacity", "32MiB"]);
@@ -23,21 +32,7 @@ impl Patient {
     }
 
     fn drive(&self) -> PathBuf {
-        self.0.join("data/drive")
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        tapetum(words).args(["--memory", "32MiB", "--data"]).arg(self.0.join("data")).output().unwrap()
-    }
-
-    #[track_caller]
-    fn succeeds(&self, words: &[&str]) -> String {
-        succeeded(self.run(words))
-    }
-
-    #[track_caller]
-    fn fails(&self, words: &[&str]) -> String {
-        failed(self.run(words))
+        self.join("data/drive")
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -113,7 +108,7 @@ fn a_store_with_four_hundred_turned_bits_says_what_it_lost_and_serves_again() {
     assert!(patient.succeeds(&["check"]).contains("no damage found"));
     assert_eq!(patient.succeeds(&["repair"]), "no damage found\n");
     assert!(patient.succeeds(&["repair", "--yes"]).starts_with("no damage found"));
-    assert!(!patient.0.join("data/drive.before-repair-2").exists(), "there was nothing to keep");
+    assert!(!patient.join("data/drive.before-repair-2").exists(), "there was nothing to keep");
     assert!(items(&patient.succeeds(&["dump", "--format", "tsv"])) == salvaged);
     // Missing items were reported, by key or in the number of those whose keys are unreadable.
     let (missing, all) =
@@ -126,7 +121,7 @@ fn a_store_with_four_hundred_turned_bits_says_what_it_lost_and_serves_again() {
     assert!(named.iter().all(|number| !salvaged.contains(&format!("key{number}"))));
     assert!(named.len() > 100, "{} are named", named.len());
 
-    let kept = patient.0.join("data/drive.before-repair-1");
+    let kept = patient.join("data/drive.before-repair-1");
     let repaired = patient.bytes();
     patient.succeeds(&["repair", "--undo", kept.to_str().unwrap()]);
     assert_eq!(patient.succeeds(&["repair"]), look);
@@ -147,13 +142,13 @@ fn a_repair_is_undone_of_its_own_store_alone() {
     let [_, extents, end] = patient.parts();
     patient.harm(extents..end, 50, 1);
     patient.succeeds(&["repair", "--yes"]);
-    let kept = patient.0.join("data/drive.before-repair-1");
+    let kept = patient.join("data/drive.before-repair-1");
     let before = other.bytes();
     let refused = other.fails(&["repair", "--undo", kept.to_str().unwrap()]);
     assert!(refused.contains("of another store") && refused.contains("nothing was written"), "{refused}");
     assert!(other.bytes() == before);
     // Nor is a file that is not a store overwritten.
-    let letters = patient.0.join("letters");
+    let letters = patient.join("letters");
     fs::write(&letters, vec![b'x'; 1 << 20]).unwrap();
     let words = ["repair", "--undo", kept.to_str().unwrap(), "--drive", letters.to_str().unwrap()];
     let refused = failed(tapetum(&words).output().unwrap());
@@ -188,7 +183,7 @@ fn a_manifest_that_is_cut_does_not_take_the_store_with_it() {
 #[test]
 fn an_ordered_keyspace_says_which_keys_it_lost_and_serves_again() {
     let patient = Patient::new("ordered");
-    let items = patient.0.join("items.tsv");
+    let items = patient.join("items.tsv");
     patient.succeeds(&["keyspace", "create", "sorted", "--index", "ordered"]);
     let of_sorted = ["--keyspace", "sorted"];
     patient.succeeds(&[&["load", items.to_str().unwrap(), "--create", "--capacity", "32MiB"][..], &of_sorted].concat());
@@ -224,7 +219,7 @@ fn a_block_device_wants_a_file_and_an_old_one_is_left_alone() {
     let patient = Patient::new("keep");
     let [_, extents, end] = patient.parts();
     patient.harm(extents..end, 50, 1);
-    let kept = patient.0.join("kept");
+    let kept = patient.join("kept");
     fs::write(&kept, b"mine").unwrap();
     let refused = patient.fails(&["repair", "--yes", "--keep", kept.to_str().unwrap()]);
     assert!(refused.contains("exists already"), "{refused}");

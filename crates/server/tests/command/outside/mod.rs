@@ -1,9 +1,11 @@
-//! Helpers for tests of the binary from outside: a folder for its data, and the result of a command.
+//! Helpers for tests of the binary from outside: a store in a folder, commands on it, and their results.
 
 // Each test uses a part of it.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Deref;
+use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 #[path = "../../../../store/tests/common/folder.rs"]
@@ -29,6 +31,75 @@ pub fn succeeded(output: Output) -> String {
 pub fn failed(output: Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
     String::from_utf8(output.stderr).unwrap()
+}
+
+/// A folder with a store, and commands on it.
+pub struct Scratch {
+    folder: Folder,
+    /// Adds the options of all commands: of these words, on the store in this folder.
+    add_options: fn(&mut Command, &[&str], &Path),
+}
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Scratch {
+    pub fn new(name: &str, add_options: fn(&mut Command, &[&str], &Path)) -> Scratch {
+        Scratch { folder: Folder::new(name), add_options }
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.join(name).display().to_string()
+    }
+
+    /// The address of the socket in the folder.
+    pub fn socket(&self) -> String {
+        format!("unix:{}", self.path("socket"))
+    }
+
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = tapetum(words);
+        (self.add_options)(&mut command, words, &self.join("data"));
+        command
+    }
+
+    pub fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    #[track_caller]
+    pub fn succeeds(&self, words: &[&str]) -> String {
+        succeeded(self.run(words))
+    }
+
+    #[track_caller]
+    pub fn fails(&self, words: &[&str]) -> String {
+        failed(self.run(words))
+    }
+
+    /// Standard output and standard error of a command that must succeed.
+    #[track_caller]
+    pub fn asks(&self, words: &[&str]) -> (String, String) {
+        self.asks_of(words, b"")
+    }
+
+    /// As [`Scratch::asks`], with this standard input.
+    #[track_caller]
+    pub fn asks_of(&self, words: &[&str], input: &[u8]) -> (String, String) {
+        let mut command = self.command(words);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{words:?}: {told}");
+        (String::from_utf8(output.stdout).unwrap(), told)
+    }
 }
 
 pub struct Served {
