@@ -70,71 +70,38 @@ fn add_leaf(image: &mut NodeImage, key: &[u8], at: usize, leaf: TreeRef) {
 impl<M: TreeMemory> SearchTree<M> {
     pub(super) fn insert(&self, key: &[u8], value: u64) -> Result<AnchorChange, SearchError> {
         check_length(key)?;
-        until_it_ends::<M>(|| self.try_insert(&mut NodeLocks::new(self), key, value))
+        until_it_ends::<M>(|| self.try_insert(key, value))
     }
 
     pub(super) fn remove(&self, key: &[u8], expected: u64) -> Result<AnchorChange, SearchError> {
         until_it_ends::<M>(|| {
-            let place = self.walk(key);
-            let PlaceFound::Anchor(slot, leaf) = place.found else { return Ok(AnchorChange::Absent) };
-            let mut locks = NodeLocks::new(self);
-            let stays = stays_without_one(&place, self.node(place.node));
-            let view = if stays { locks.lock(place.node)? } else { self.lock_with_parent(&mut locks, &place)? };
-            expect_same(slot.entry(view) == leaf && stays_without_one(&place, view) == stays)?;
+            let mut change = PlacedChange::new(self, key);
+            let PlaceFound::Anchor(slot, leaf) = change.place.found else { return Ok(AnchorChange::Absent) };
+            let stays = stays_without_one(&change.place, self.node(change.place.node));
+            let view = if stays { change.locks.lock(change.place.node)? } else { change.lock_with_parent()? };
+            expect_same(slot.entry(view) == leaf && stays_without_one(&change.place, view) == stays)?;
             let found = leaf::value(self.leaf_words(leaf));
             if found != expected {
                 return Ok(AnchorChange::Found(found));
             }
-            if stays {
-                self.clear(&mut locks, &place, view, slot, leaf)
-            } else {
-                self.shrink(&mut locks, &place, view, slot, leaf)
-            }
+            if stays { change.clear(view, slot, leaf) } else { change.shrink(view, slot, leaf) }
         })
     }
 
-    /// Locks a place's node and its parent. Neither is obsolete, so the parent still leads to the node: replacing the parent, or its slot, would
-    /// make one of them obsolete.
-    fn lock_with_parent<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-    ) -> Result<NodeView<'t, M::Word>, ChangeHalt> {
-        let (parent, byte) = place.parent.expect("the root is never replaced");
-        let above = locks.lock(parent)?;
-        let view = locks.lock(place.node)?;
-        assert_eq!(above.child(byte), TreeRef::node(place.node), "a locked node is linked");
-        Ok(view)
-    }
-
-    /// Makes the slot that leads to a place's node lead elsewhere. Both nodes are locked.
-    fn replace_node<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        by: TreeRef,
-    ) -> Result<(), ChangeHalt> {
-        let (parent, byte) = place.parent.expect("the root is never replaced");
-        let header = locks.lock(parent)?.put(byte, by);
-        locks.set_header(parent, header);
-        locks.set_obsolete(place.node);
-        Ok(())
-    }
-
-    fn try_insert<'t>(&'t self, locks: &mut NodeLocks<'t, M>, key: &[u8], value: u64) -> Attempt {
-        let place = self.walk(key);
-        match place.found {
+    fn try_insert(&self, key: &[u8], value: u64) -> Attempt {
+        let mut change = PlacedChange::new(self, key);
+        match change.place.found {
             PlaceFound::Anchor(_, leaf) => Ok(AnchorChange::Taken(leaf::value(self.leaf_words(leaf)))),
-            PlaceFound::Nothing(EntrySlot::Terminator) => self.set_terminator(locks, &place, key, value),
+            PlaceFound::Nothing(EntrySlot::Terminator) => change.set_terminator(key, value),
             PlaceFound::Nothing(EntrySlot::Child(byte)) => {
-                if self.node(place.node).has_room_for(byte) {
-                    self.fill_slot(locks, &place, byte, key, value)
+                if self.node(change.place.node).has_room_for(byte) {
+                    change.fill_slot(byte, key, value)
                 } else {
-                    self.grow(locks, &place, byte, key, value)
+                    change.grow(byte, key, value)
                 }
             }
-            PlaceFound::OtherLeaf(byte, other) => self.part_leaves(locks, &place, byte, other, key, value),
-            PlaceFound::OtherPrefix(at) => self.part_prefix(locks, &place, at, key, value),
+            PlaceFound::OtherLeaf(byte, other) => change.part_leaves(byte, other, key, value),
+            PlaceFound::OtherPrefix(at) => change.part_prefix(at, key, value),
         }
     }
 
@@ -147,132 +114,129 @@ impl<M: TreeMemory> SearchTree<M> {
         image.write(self.blocks.words(index));
         TreeRef::node(index)
     }
+}
 
-    fn set_terminator<'t>(&'t self, locks: &mut NodeLocks<'t, M>, place: &KeyPlace, key: &[u8], value: u64) -> Attempt {
-        let header = locks.lock(place.node)?.header;
+/// A try of a change: the place that the walk found, and the nodes locked there so far.
+struct PlacedChange<'t, M: TreeMemory> {
+    tree: &'t SearchTree<M>,
+    place: KeyPlace,
+    locks: NodeLocks<'t, M>,
+}
+
+impl<'t, M: TreeMemory> PlacedChange<'t, M> {
+    fn new(tree: &'t SearchTree<M>, key: &[u8]) -> Self {
+        PlacedChange { tree, place: tree.walk(key), locks: NodeLocks::new(tree) }
+    }
+
+    /// Locks a place's node and its parent. Neither is obsolete, so the parent still leads to the node: replacing the parent, or its slot, would
+    /// make one of them obsolete.
+    fn lock_with_parent(&mut self) -> Result<NodeView<'t, M::Word>, ChangeHalt> {
+        let (parent, byte) = self.place.parent.expect("the root is never replaced");
+        let above = self.locks.lock(parent)?;
+        let view = self.locks.lock(self.place.node)?;
+        assert_eq!(above.child(byte), TreeRef::node(self.place.node), "a locked node is linked");
+        Ok(view)
+    }
+
+    /// Makes the slot that leads to a place's node lead elsewhere. Both nodes are locked.
+    fn replace_node(&mut self, by: TreeRef) -> Result<(), ChangeHalt> {
+        let (parent, byte) = self.place.parent.expect("the root is never replaced");
+        let header = self.locks.lock(parent)?.put(byte, by);
+        self.locks.set_header(parent, header);
+        self.locks.set_obsolete(self.place.node);
+        Ok(())
+    }
+
+    fn set_terminator(&mut self, key: &[u8], value: u64) -> Attempt {
+        let header = self.locks.lock(self.place.node)?.header;
         expect_same(header.terminator().is_none())?;
-        let [leaf] = self.blocks.claim([leaf::words_for(key.len())], 0, Purpose::Insert)?;
-        let leaf = self.new_leaf(leaf, key, value);
-        locks.set_header(place.node, header.with_terminator(leaf));
+        let [leaf] = self.tree.blocks.claim([leaf::words_for(key.len())], 0, Purpose::Insert)?;
+        let leaf = self.tree.new_leaf(leaf, key, value);
+        self.locks.set_header(self.place.node, header.with_terminator(leaf));
         Ok(AnchorChange::Done)
     }
 
-    fn fill_slot<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        byte: u8,
-        key: &[u8],
-        value: u64,
-    ) -> Attempt {
-        let view = locks.lock(place.node)?;
+    fn fill_slot(&mut self, byte: u8, key: &[u8], value: u64) -> Attempt {
+        let view = self.locks.lock(self.place.node)?;
         expect_same(view.child(byte).is_none() && view.has_room_for(byte))?;
-        let [leaf] = self.blocks.claim([leaf::words_for(key.len())], 0, Purpose::Insert)?;
-        let header = view.put(byte, self.new_leaf(leaf, key, value));
-        locks.set_header(place.node, header);
+        let [leaf] = self.tree.blocks.claim([leaf::words_for(key.len())], 0, Purpose::Insert)?;
+        let header = view.put(byte, self.tree.new_leaf(leaf, key, value));
+        self.locks.set_header(self.place.node, header);
         Ok(AnchorChange::Done)
     }
 
     /// Copies a full node into a larger one, or into one of its size without empty slots.
-    fn grow<'t>(&'t self, locks: &mut NodeLocks<'t, M>, place: &KeyPlace, byte: u8, key: &[u8], value: u64) -> Attempt {
-        let view = self.lock_with_parent(locks, place)?;
+    fn grow(&mut self, byte: u8, key: &[u8], value: u64) -> Attempt {
+        let view = self.lock_with_parent()?;
         expect_same(view.child(byte).is_none() && !view.has_room_for(byte))?;
         let mut image = NodeImage::of(view);
         image.add(byte, TreeRef::NONE);
-        let [leaf, node] = self.blocks.claim([leaf::words_for(key.len()), image.words()], 1, Purpose::Insert)?;
-        image.set_last(self.new_leaf(leaf, key, value));
-        let node = self.new_node(node, &image);
-        self.replace_node(locks, place, node)?;
-        self.blocks.retire([(place.node, view.header.words())]);
+        let [leaf, node] = self.tree.blocks.claim([leaf::words_for(key.len()), image.words()], 1, Purpose::Insert)?;
+        image.set_last(self.tree.new_leaf(leaf, key, value));
+        let node = self.tree.new_node(node, &image);
+        self.replace_node(node)?;
+        self.tree.blocks.retire([(self.place.node, view.header.words())]);
         Ok(AnchorChange::Done)
     }
 
     /// Replaces a leaf by a node with both anchors' leaves.
-    fn part_leaves<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        byte: u8,
-        other: TreeRef,
-        key: &[u8],
-        value: u64,
-    ) -> Attempt {
-        let view = locks.lock(place.node)?;
+    fn part_leaves(&mut self, byte: u8, other: TreeRef, key: &[u8], value: u64) -> Attempt {
+        let view = self.locks.lock(self.place.node)?;
         expect_same(view.child(byte) == other)?;
         let mut other_key = super::AnchorKey::new();
-        leaf::copy_key(self.leaf_words(other), &mut other_key);
-        let depth = place.depth + view.header.prefix_bytes() + 1;
+        leaf::copy_key(self.tree.leaf_words(other), &mut other_key);
+        let depth = self.place.depth + view.header.prefix_bytes() + 1;
         let same = key[depth..].iter().zip(&other_key[depth..]).take_while(|(a, b)| a == b).count();
         let mut image = NodeImage::new(&key[depth..depth + same]);
         add_leaf(&mut image, &other_key, depth + same, other);
         let words = [leaf::words_for(key.len()), image.words()];
-        let [leaf, node] = self.blocks.claim(words, 0, Purpose::Insert)?;
-        add_leaf(&mut image, key, depth + same, self.new_leaf(leaf, key, value));
-        let header = view.put(byte, self.new_node(node, &image));
-        locks.set_header(place.node, header);
+        let [leaf, node] = self.tree.blocks.claim(words, 0, Purpose::Insert)?;
+        add_leaf(&mut image, key, depth + same, self.tree.new_leaf(leaf, key, value));
+        let header = view.put(byte, self.tree.new_node(node, &image));
+        self.locks.set_header(self.place.node, header);
         Ok(AnchorChange::Done)
     }
 
     /// Puts a node above one whose prefix differs from the key at `at`.
-    fn part_prefix<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        at: usize,
-        key: &[u8],
-        value: u64,
-    ) -> Attempt {
-        let view = self.lock_with_parent(locks, place)?;
+    fn part_prefix(&mut self, at: usize, key: &[u8], value: u64) -> Attempt {
+        let view = self.lock_with_parent()?;
         let mut below = NodeImage::of(view);
         let mut above = NodeImage::new(&below.prefix()[..at]);
         let byte = below.prefix()[at];
         below.cut_prefix(at + 1);
         above.add(byte, TreeRef::NONE);
         let words = [leaf::words_for(key.len()), below.words(), above.words()];
-        let [leaf, below_index, above_index] = self.blocks.claim(words, 1, Purpose::Insert)?;
-        above.set_last(self.new_node(below_index, &below));
-        add_leaf(&mut above, key, place.depth + at, self.new_leaf(leaf, key, value));
-        let above = self.new_node(above_index, &above);
-        self.replace_node(locks, place, above)?;
-        self.blocks.retire([(place.node, view.header.words())]);
+        let [leaf, below_index, above_index] = self.tree.blocks.claim(words, 1, Purpose::Insert)?;
+        above.set_last(self.tree.new_node(below_index, &below));
+        add_leaf(&mut above, key, self.place.depth + at, self.tree.new_leaf(leaf, key, value));
+        let above = self.tree.new_node(above_index, &above);
+        self.replace_node(above)?;
+        self.tree.blocks.retire([(self.place.node, view.header.words())]);
         Ok(AnchorChange::Done)
     }
 
     /// Removes a leaf from a node that stays.
-    fn clear<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        view: NodeView<'t, M::Word>,
-        slot: EntrySlot,
-        leaf: TreeRef,
-    ) -> Attempt {
-        let [] = self.blocks.claim([], 1, Purpose::Remove)?;
+    fn clear(&mut self, view: NodeView<'t, M::Word>, slot: EntrySlot, leaf: TreeRef) -> Attempt {
+        let [] = self.tree.blocks.claim([], 1, Purpose::Remove)?;
         let header = match slot {
             EntrySlot::Terminator => view.header.with_terminator(TreeRef::NONE),
             EntrySlot::Child(byte) => view.put(byte, TreeRef::NONE),
         };
-        locks.set_header(place.node, header);
-        locks.release();
-        self.blocks.retire([(leaf.index(), leaf::words_of(self.leaf_words(leaf)))]);
+        self.locks.set_header(self.place.node, header);
+        self.locks.release();
+        self.tree.blocks.retire([(leaf.index(), leaf::words_of(self.tree.leaf_words(leaf)))]);
         Ok(AnchorChange::Done)
     }
 
     /// Removes a leaf from a node, which is replaced by a smaller one or by its only other entry.
-    fn shrink<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        view: NodeView<'t, M::Word>,
-        slot: EntrySlot,
-        leaf: TreeRef,
-    ) -> Attempt {
+    fn shrink(&mut self, view: NodeView<'t, M::Word>, slot: EntrySlot, leaf: TreeRef) -> Attempt {
         let mut image = NodeImage::of(view);
         match slot {
             EntrySlot::Terminator => image.terminator = TreeRef::NONE,
             EntrySlot::Child(byte) => image.remove(byte),
         }
-        let retired = [(leaf.index(), leaf::words_of(self.leaf_words(leaf))), (place.node, view.header.words())];
+        let retired =
+            [(leaf.index(), leaf::words_of(self.tree.leaf_words(leaf))), (self.place.node, view.header.words())];
         let only_entry = match *image.children() {
             [] => Some((None, image.terminator)),
             [(byte, child)] if image.terminator.is_none() => Some((Some(byte), child)),
@@ -280,41 +244,33 @@ impl<M: TreeMemory> SearchTree<M> {
         };
         match only_entry {
             None => {
-                let [node] = self.blocks.claim([image.words()], 2, Purpose::Remove)?;
-                let node = self.new_node(node, &image);
-                self.replace_node(locks, place, node)?;
+                let [node] = self.tree.blocks.claim([image.words()], 2, Purpose::Remove)?;
+                let node = self.tree.new_node(node, &image);
+                self.replace_node(node)?;
             }
             Some((_, entry)) if entry.is_leaf() => {
-                let [] = self.blocks.claim([], 2, Purpose::Remove)?;
-                self.replace_node(locks, place, entry)?;
+                let [] = self.tree.blocks.claim([], 2, Purpose::Remove)?;
+                self.replace_node(entry)?;
             }
             Some((byte, child)) => {
                 let byte = byte.expect("a terminator is a leaf");
-                return self.pull_up(locks, place, image.prefix(), byte, child.index(), retired);
+                return self.pull_up(image.prefix(), byte, child.index(), retired);
             }
         }
-        self.blocks.retire(retired);
+        self.tree.blocks.retire(retired);
         Ok(AnchorChange::Done)
     }
 
     /// Replaces a node with one remaining child by a copy of that child. The copy's prefix begins with the node's prefix and byte.
-    fn pull_up<'t>(
-        &'t self,
-        locks: &mut NodeLocks<'t, M>,
-        place: &KeyPlace,
-        prefix: &[u8],
-        byte: u8,
-        child: u32,
-        [leaf, node]: [(u32, usize); 2],
-    ) -> Attempt {
-        let view = locks.lock(child)?;
+    fn pull_up(&mut self, prefix: &[u8], byte: u8, child: u32, [leaf, node]: [(u32, usize); 2]) -> Attempt {
+        let view = self.locks.lock(child)?;
         let mut image = NodeImage::of(view);
         image.extend_prefix(prefix, byte);
-        let [copy] = self.blocks.claim([image.words()], 3, Purpose::Remove)?;
-        let copy = self.new_node(copy, &image);
-        self.replace_node(locks, place, copy)?;
-        locks.set_obsolete(child);
-        self.blocks.retire([leaf, node, (child, view.header.words())]);
+        let [copy] = self.tree.blocks.claim([image.words()], 3, Purpose::Remove)?;
+        let copy = self.tree.new_node(copy, &image);
+        self.replace_node(copy)?;
+        self.locks.set_obsolete(child);
+        self.tree.blocks.retire([leaf, node, (child, view.header.words())]);
         Ok(AnchorChange::Done)
     }
 }

@@ -61,6 +61,7 @@ pub struct KeyPlace {
 }
 
 /// The entry there, in `node`.
+#[derive(Clone, Copy)]
 pub enum PlaceFound {
     /// The anchor.
     Anchor(EntrySlot, TreeRef),
