@@ -163,17 +163,7 @@ impl Life {
     /// Reads every key once.
     pub fn read_all(&mut self, world: &mut World) -> Result<(), Stop> {
         self.reading_all = true;
-        self.found = 0;
-        for key in 0..world.workload.keys() {
-            if world.workload.is_open(key) {
-                let id = world.workload.operation_id();
-                self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
-            }
-            if key % 32 == 31 {
-                self.drain(world)?;
-            }
-        }
-        self.drain(world)?;
+        self.get_all(world, 32)?;
         for slot in 0..world.slots.len() {
             if world.slots[slot].is_ordered() {
                 self.scan_all(world, slot)?;
@@ -181,6 +171,21 @@ impl Life {
         }
         self.reading_all = false;
         self.look_at_items(world).map(drop)
+    }
+
+    /// Gets every key, so many at once, and counts those that are found.
+    fn get_all(&mut self, world: &mut World, at_once: usize) -> Result<(), Stop> {
+        self.found = 0;
+        for key in 0..world.workload.keys() {
+            if world.workload.is_open(key) {
+                let id = world.workload.operation_id();
+                self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
+            }
+            if key % at_once == at_once - 1 {
+                self.drain(world)?;
+            }
+        }
+        self.drain(world)
     }
 
     /// Compares the number of items with the number found. Returns whether the comparison was possible.
@@ -212,17 +217,7 @@ impl Life {
                     self.maintain(world)?;
                 }
             }
-            self.found = 0;
-            for key in 0..world.workload.keys() {
-                if world.workload.is_open(key) {
-                    let id = world.workload.operation_id();
-                    self.submit(world, 0, Draw::One { id, key, kind: Kind::Get })?;
-                }
-                if key % 8 == 7 {
-                    self.drain(world)?;
-                }
-            }
-            self.drain(world)?;
+            self.get_all(world, 8)?;
             if self.look_at_items(world)? {
                 return Ok(());
             }
