@@ -1,10 +1,9 @@
 //! Exceptions.
 
 use crate::words::PythonWords;
-use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::types::PyAnyMethods;
-use pyo3::{PyErr, Python};
+use pyo3::{PyErr, Python, create_exception};
 use std::fmt::Display;
 use tapetum::images::{ImageError, PictureError};
 use tapetum::query::{Clause, QueryTextError};

@@ -6,11 +6,10 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::{CAPACITY_MAX_BYTES, Kill, Plan, Run};
 use crate::loop_device::LoopDevice;
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::server::ServerOptions;
 
 const DEVICE_BYTES: u64 = 2 * CAPACITY_MAX_BYTES;

@@ -5,9 +5,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::server::ServerOptions;
 
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {

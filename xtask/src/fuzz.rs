@@ -8,10 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::nightly;
-use crate::workspace;
+use crate::{Failure, nightly, workspace};
 
 /// The same flags as cargo-fuzz's: coverage of edges and of comparisons.
 const RUSTFLAGS: &str = "-Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::server::ServerOptions;
 
 /// Text and binary together, in libmemcached 1.1.

@@ -6,9 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 /// Files of one package, and the judges of their mutants, in order.
 struct Subject {

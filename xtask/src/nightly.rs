@@ -2,9 +2,8 @@
 
 use std::process::Command;
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 /// A tool of the nightly toolchain, whichever one runs us.
 pub fn tool(name: &str) -> Command {

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::Failure;
 use crate::arguments::{Arguments, Checked, Mode};
-use crate::workspace;
+use crate::{Failure, workspace};
 
 /// Stands for the folder of the binaries in a row's smoke options.
 const THIS: &str = "THIS";

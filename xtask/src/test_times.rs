@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::origin::origin;
 use crate::results::report::filled_after;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 const BEGIN: &str = "<!-- made by cargo x test-times -->\n";
 

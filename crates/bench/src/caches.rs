@@ -8,15 +8,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Failure;
 use crate::budget::Budget;
 use crate::client::Connection;
 use crate::confine::Confined;
 use crate::process::{self, Usage};
 use crate::server::{Server, ServerOptions};
-use crate::sockets;
 use crate::turn::{Length, Report, Turn};
 use crate::workload::{Key, Population};
+use crate::{Failure, sockets};
 
 /// If items of a KiB are stored faster, it still evicts some.
 pub const LOAD_BYTES_PER_SECOND: u64 = 12 << 20;

@@ -10,12 +10,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::Failure;
 use crate::budget::Budget;
 use crate::client::{Connection, Line};
 use crate::confine::Confined;
 use crate::contend::Contender;
-use crate::datagrams;
 use crate::latencies::Latencies;
 use crate::nbd_client::NbdClient;
 use crate::pace::Pace;
@@ -25,6 +23,7 @@ use crate::readiness::Readiness;
 use crate::server::{Server, ServerOptions, free_address};
 use crate::turn::{Setup, Turn};
 use crate::workload::{Key, Operation, Operations, Population, Values, key};
+use crate::{Failure, datagrams};
 
 const LOAD_BATCH: usize = 64;
 const LOAD_CONNECTIONS: usize = 8;

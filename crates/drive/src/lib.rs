@@ -32,11 +32,9 @@ mod wakeup;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
 pub use cpu::{drive_cpu_us, thread_cpu_us};
-pub use device::arbiter;
-pub use device::engine;
 pub use device::program::{self, Program};
-pub use device::programs;
 pub use device::threads::DRIVE_THREADS_MAX;
+pub use device::{arbiter, engine, programs};
 pub use env::{Env, SimClock};
 pub use event::Event;
 pub use flash::claim::FileClaim;

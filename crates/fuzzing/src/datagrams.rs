@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::sync::LazyLock;
 
 use tapetum::fuzzing::Input;
-use tapetum_server::doors::memcached::udp::Name;
 use tapetum_server::doors::memcached::udp::admission::{Silence, admit};
-use tapetum_server::doors::memcached::udp::frame;
 use tapetum_server::doors::memcached::udp::guard::{AMPLIFICATION_MAX, Guard, Terms};
+use tapetum_server::doors::memcached::udp::{Name, frame};
 
 const ITEM_BYTES_MAX: usize = 1000;
 const DATAGRAM_BYTES_MAX: usize = 1400;

@@ -1,9 +1,8 @@
 //! `programs` and `pipeline run`: lists the programs of a drive, and runs them.
 
 use std::error::Error;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use tapetum::{ItemPipeline, KeyspaceHandle};
 use tapetum_drive::engine::{EngineOptions, StageSnapshot};

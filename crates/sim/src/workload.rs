@@ -13,8 +13,7 @@ use crate::keyspaces::Slot;
 use crate::model::Model;
 use crate::model::operation::{Filter, Kind};
 use std::rc::Rc;
-use tapetum::Expiry;
-use tapetum::{Condition, KeyRange};
+use tapetum::{Condition, Expiry, KeyRange};
 use tapetum_drive::SplitMix64;
 
 /// One operation in so many is a scan, if there are ordered keyspaces.

@@ -71,8 +71,7 @@ pub use tapetum_base::engine::inspection::Inspection;
 pub use tapetum_base::engine::key_place::{
     ExtensionPlace, ImagePlace, KeyPlace, Location, NodePlace, RecordFacts, SegmentPlace,
 };
-pub use tapetum_base::error::Error;
-pub use tapetum_base::error::KeyspaceError;
+pub use tapetum_base::error::{Error, KeyspaceError};
 pub use tapetum_base::keyspace::KeyspaceId;
 pub use tapetum_base::keyspace::block_device::{AbsentBlocks, BLOCK_BYTES, BlockDevice, BlockKey};
 pub use tapetum_base::keyspace::catalogue::{Catalogue, Keyspace, KeyspaceEdit, KeyspaceState};

@@ -9,17 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tapetum_bench::client::Connection;
-use tapetum_bench::process;
 use tapetum_bench::server::ServerOptions;
-use tapetum_bench::sockets;
 use tapetum_bench::turn::{Length, Report, Turn};
 use tapetum_bench::workload::{Population, Values};
+use tapetum_bench::{process, sockets};
 
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::series::Series;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 const IDLE: usize = 10_000;
 const SLOW: usize = 1000;

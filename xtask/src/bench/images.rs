@@ -3,13 +3,11 @@
 
 use serde_json::Value;
 
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::python;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 use crate::row::Missed;
-use crate::workspace;
+use crate::{Failure, python, workspace};
 
 /// Results of the rows. python/bench/images.py names the rows without the prefix.
 const RESULTS: [&str; 6] =

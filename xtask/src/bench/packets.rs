@@ -13,8 +13,7 @@ use tapetum_bench::embedded;
 use tapetum_bench::random::{Random, mix};
 use tapetum_server::doors::memcached::packets::Packets;
 
-use super::dram;
-use super::peers;
+use super::{dram, peers};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};

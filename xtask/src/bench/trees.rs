@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use tapetum_bench::turn::Report;
 
 use super::arena::{Arena, Entrant, Load};
-use super::load;
-use super::peers;
 use super::shape::{Room, Shape};
+use super::{load, peers};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};

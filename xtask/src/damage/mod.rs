@@ -24,9 +24,8 @@ use self::harm::Kind;
 use self::probe::Probe;
 use self::subject::{Region, Subjects};
 use self::tally::{Moment, Outcome, Tally};
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::random::{Random, mix};
 
 /// One damage in so many is done while the store takes writes: these take the longest.

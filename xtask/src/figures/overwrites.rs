@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use tapetum::{KeyspaceRef, Stats, Store};
 
 use super::embedded::{Embedded, KEY_BYTES, fill_value, store_items};
-use super::mebibytes;
-use super::raw_disk;
+use super::{mebibytes, raw_disk};
 use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};

@@ -17,9 +17,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::client::{Client, Shared};
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, ServerOptions, free_address};
 

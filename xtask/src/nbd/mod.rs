@@ -15,11 +15,9 @@ use std::time::Duration;
 
 use self::file_system::{EXT4, FileSystem};
 use self::fuse_disk::FuseDisk;
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::Kill;
-use crate::python;
-use crate::workspace;
+use crate::{Failure, python, workspace};
 use tapetum_bench::nbd_client::{NbdClient, READ};
 use tapetum_bench::nbd_model::DeviceModel;
 use tapetum_bench::random::Random;

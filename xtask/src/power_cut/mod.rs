@@ -17,13 +17,12 @@ use std::path::Path;
 use self::mount::Mount;
 use self::state::Forgets;
 use self::volatile::Cut;
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::kill::{Fault, Plan, Run};
 use crate::nbd::file_system::EXT4;
 use crate::nbd::fuse_disk::FuseDisk;
 use crate::nbd::{Disk, pattern};
-use crate::workspace;
+use crate::{Failure, workspace};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::Server;
 

@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use super::picture::Picture;
 use super::tables;
-use crate::Failure;
 use crate::arguments::Arguments;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 const END: &str = "<!-- end -->";
 /// More would make the tree heavy.

@@ -10,8 +10,7 @@ use crate::media::io::{Io, lock};
 use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use tapetum_drive::fail_point;
-use tapetum_drive::{Command, Completion, Lease, Operation, Purpose, QueuePair, Returned};
+use tapetum_drive::{Command, Completion, Lease, Operation, Purpose, QueuePair, Returned, fail_point};
 
 /// A thread's requests, as bits: take completions; also send a group that is worth it; also send a group of any size.
 const REAP: u64 = 1;

@@ -42,8 +42,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use stopwatch::Stopwatch;
-use tapetum_drive::fail_point;
-use tapetum_drive::{Drive, OverlayFlash, ProcessMark};
+use tapetum_drive::{Drive, OverlayFlash, ProcessMark, fail_point};
 
 /// Stamps that a restart skips, so that none is given twice even if some were given and lost: at most as many as the write buffers have records, of
 /// which each takes at least eight bytes.

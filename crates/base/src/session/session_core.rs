@@ -15,8 +15,7 @@ use crate::base::Base;
 use crate::request::{Outcome, Reply};
 use crate::wake::notify::Notifier;
 use std::sync::Arc;
-use tapetum_drive::fail_point;
-use tapetum_drive::{QueuePair, Returned};
+use tapetum_drive::{QueuePair, Returned, fail_point};
 
 /// An answer that waits until its record is durable.
 struct Held {

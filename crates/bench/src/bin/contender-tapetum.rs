@@ -19,13 +19,12 @@ use tapetum_bench::contend::{Contender, contend};
 use tapetum_bench::embedded::{
     Answer, DriveShape, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable,
 };
-use tapetum_bench::fields;
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::pace::{Pace, wake_promptly};
-use tapetum_bench::queries;
 use tapetum_bench::random::{Random, mix};
 use tapetum_bench::turn::{Length, Setup, Turn};
 use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, key};
+use tapetum_bench::{fields, queries};
 
 /// For shorter waits until the next operation is due, sleeping is not worth it.
 const SPIN_MAX: Duration = Duration::from_micros(100);

@@ -1,8 +1,7 @@
 //! Reasons why a file or device cannot be used as flash, and what to do about each.
 
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 /// An error of creating or opening a [`FileFlash`](super::file::FileFlash).
 #[derive(Debug)]

@@ -16,11 +16,10 @@
 use super::BLOCK_BYTES;
 use super::mapping::Mapping;
 use crate::protocol::{LocalRange, MemoryAddress};
-use std::fmt;
-use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// A handle on a host's region; clones share it.
 #[derive(Clone)]

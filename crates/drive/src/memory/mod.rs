@@ -13,11 +13,10 @@ mod host;
 mod mapping;
 mod parts;
 
-use std::fmt;
-use std::io;
 use std::ops::DerefMut;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
+use std::{fmt, io};
 
 use crate::locks::whole;
 use crate::process::ProcessMark;

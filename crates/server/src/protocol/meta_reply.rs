@@ -3,8 +3,7 @@
 //! A reply shows what the command's flags ask for, in their order. So the command's own words are kept until its outcome comes: [`encode`]
 //! gets them as `tail`, from the key on.
 
-use tapetum::Expiry;
-use tapetum::{Access, DramItem, Marks, Outcome, ValueRange};
+use tapetum::{Access, DramItem, Expiry, Marks, Outcome, ValueRange};
 
 use super::number::push_decimal;
 use super::reply::LINE_END;

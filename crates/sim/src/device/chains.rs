@@ -7,9 +7,8 @@
 //! Checked: each command ends once, with an end that is allowed. A buffer comes back once, with its chain's last end, when no command that
 //! had it is in flight. Its bytes are the result of the chain's commands. The bytes of free buffers are those that the host left there.
 
-use super::DeviceSetup;
-use super::DeviceTally;
 use super::pipelines::{BALKS, all_programs, program_named};
+use super::{DeviceSetup, DeviceTally};
 use std::sync::Arc;
 use tapetum_drive::{
     CREDITS, Command, Completion, Drive, Env, EventId, Execution, Faults, FaultyFlash, Lease, LocalBuffer, LocalMemory,

@@ -2,8 +2,7 @@
 
 use super::*;
 use std::rc::Rc;
-use tapetum::Condition;
-use tapetum::Expiry;
+use tapetum::{Condition, Expiry};
 
 const RULES: Rules = Rules {
     now_ms: 10_000,

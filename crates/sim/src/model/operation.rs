@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 use std::rc::Rc;
-use tapetum::Expiry;
-use tapetum::{BLOCK_BYTES, Condition, Marks};
+use tapetum::{BLOCK_BYTES, Condition, Expiry, Marks};
 
 /// A record as a client sees it.
 #[derive(Clone, PartialEq, Eq)]

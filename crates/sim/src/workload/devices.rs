@@ -4,8 +4,7 @@ use super::{Draw, Workload};
 use crate::model::Model;
 use crate::model::operation::Kind;
 use std::rc::Rc;
-use tapetum::Expiry;
-use tapetum::{BLOCK_BYTES, BlockPiece, Condition};
+use tapetum::{BLOCK_BYTES, BlockPiece, Condition, Expiry};
 
 /// The most blocks that one request covers.
 const BLOCKS_MAX: u64 = 5;

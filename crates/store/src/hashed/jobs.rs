@@ -1,10 +1,9 @@
 //! The hashed engine's jobs of maintenance: flush and collector, which wait for each other's room, and the count of items.
 
-use crate::hashed::HashedEngine;
 use crate::hashed::item_count::{self, CountPace};
 use crate::hashed::purge::{self, Progress, Purge, PurgedKeyspaces};
 use crate::hashed::resize::ResizeJob;
-use crate::hashed::{collect, flush};
+use crate::hashed::{HashedEngine, collect, flush};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_base::engine::job::{Job, Others};

@@ -23,9 +23,8 @@ use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_base::media::superblock::Superblock;
 use tapetum_base::options::{Full, StoreOptions};
 use tapetum_base::phase::{Phase, PhaseCell};
-use tapetum_drive::Size;
-use tapetum_drive::fail_point;
 use tapetum_drive::machine::memory_and_swap_bytes;
+use tapetum_drive::{Size, fail_point};
 
 /// The job of maintenance that does what was asked for.
 pub struct ResizeJob {

@@ -1,8 +1,7 @@
 //! Why a store at a path was not opened or made.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 use tapetum_base::debug_as_text;
 
 use tapetum_base::error::Error;

@@ -26,8 +26,9 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::log::Sync;
 use tapetum_base::request::key_range::{KeyBound, KeyRange};
-use tapetum_drive::fail_point;
-use tapetum_drive::{Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, SourceRange, Status};
+use tapetum_drive::{
+    Command, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, SourceRange, Status, fail_point,
+};
 use tapetum_kernels::ordered::extension::{ExtensionReference, front_bytes};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 use tapetum_kernels::scan::access::{NodePlace, NodeRun, PieceOfNodes, ValueHome};

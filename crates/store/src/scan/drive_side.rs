@@ -24,9 +24,10 @@ use tapetum_base::base::Base;
 use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_drive::fail_point;
 use tapetum_drive::programs::scan::{SCAN, SCAN_HEAD_BYTES};
-use tapetum_drive::{Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, Returned};
+use tapetum_drive::{
+    Command, Drive, Lease, Operation, PipelineStage, ProgramId, ProgramIdentity, Returned, fail_point,
+};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, RowSink, StoppedRun};

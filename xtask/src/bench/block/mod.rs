@@ -12,11 +12,10 @@ pub mod servers;
 use self::fio::{Fio, FioTurn};
 use self::member::{Limits, Member};
 use self::servers::{Contender, Exporter, Rival};
-use crate::Failure;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
-use crate::workspace;
+use crate::{Failure, workspace};
 
 /// Size of a member, in percent of the device; the same for all contenders.
 const MEMBER_PERCENT: u64 = 150;

@@ -14,8 +14,7 @@
 use super::core::{EngineCore, JobEnd};
 use super::mailbox::Mailbox;
 use super::mover::Mover;
-use super::units;
-use super::{EngineCounters, EngineOptions};
+use super::{EngineCounters, EngineOptions, units};
 use crate::counters::DriveCounters;
 use crate::device::program::Program;
 use crate::env::Env;

@@ -13,8 +13,7 @@ use crate::run::{Stop, World, wrong};
 use crate::tally::{Event, State};
 use crate::workload::Draw;
 use std::cell::Cell;
-use tapetum::Condition;
-use tapetum::Expiry;
+use tapetum::{Condition, Expiry};
 
 /// Writes of one kind that are refused before the next kind has its turn.
 const REFUSALS: u64 = 8;

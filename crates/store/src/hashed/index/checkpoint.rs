@@ -27,8 +27,7 @@ use tapetum_base::media::flight::Flying;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::wire::{Reader, Short, Writer};
-use tapetum_drive::LocalMemory;
-use tapetum_drive::fail_point;
+use tapetum_drive::{LocalMemory, fail_point};
 use tapetum_kernels::checksum::{Salt, checksum};
 
 const CHUNK_BYTES_MAX: u64 = 256 << 10;

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::{Io, lock, run};
-use tapetum_drive::Purpose;
-use tapetum_drive::fail_point;
+use tapetum_drive::{Purpose, fail_point};
 
 /// Memory of a thread beside the partition that it builds: a cut with its list, and key-table pages in flight.
 const THREAD_BYTES: u64 = 4 << 20;

@@ -35,8 +35,7 @@ use tapetum_base::media::io::{Io, lock};
 use tapetum_base::needs::DrivePrograms;
 use tapetum_base::options::StoreOptions;
 use tapetum_base::recover::{FoundBase, FoundLog, OfEngines};
-use tapetum_drive::Drive;
-use tapetum_drive::fail_point;
+use tapetum_drive::{Drive, fail_point};
 use tapetum_kernels::hash::HashKey;
 
 /// State of hashed keyspaces that is read before the engine exists.

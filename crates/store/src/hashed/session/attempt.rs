@@ -1,9 +1,8 @@
 //! The attempt of any operation but a get: it finds out what is known of the item, and decides the operation ([`super::change`]).
 
-use super::HashedMeans;
 use super::flash_read::FlashRead;
 use super::large::{LargeOp, LargeRead, OutOfLine};
-use super::{Attempt, FromFlash, HashedSession};
+use super::{Attempt, FromFlash, HashedMeans, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Seen, Shard};
 use crate::hashed::large::is_inline;

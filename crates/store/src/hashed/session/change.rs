@@ -1,11 +1,10 @@
 //! A change: an operation decided on its item as it is, under the lock of the key's shard, and the record that this takes.
 
-use super::HashedMeans;
 use super::attempt::{KnownItem, LOCKED_BYTES_MAX, WriteError, append};
 use super::large::OutOfLine;
 use super::large_write::Basis;
 use super::limits::check_value;
-use super::{Attempt, HashedSession};
+use super::{Attempt, HashedMeans, HashedSession};
 use crate::hashed::buffer::Shard;
 use crate::hashed::large::inline_bytes_max;
 use crate::hashed::room::Admission;

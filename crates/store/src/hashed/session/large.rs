@@ -6,10 +6,9 @@
 //! An operation holds the extents that it reads or writes, and nothing else, while commands are on their way. See
 //! [`crate::hashed::large`].
 
-use super::HashedMeans;
 use super::large_write::LargeWrite;
 use super::near::{NearItem, NearValue};
-use super::{FromFlash, HashedOp, HashedSession};
+use super::{FromFlash, HashedMeans, HashedOp, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::large::LargeExtents;
@@ -22,8 +21,7 @@ use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, Return
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::session::engine_session::OWN_TAG_BITS;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::fail_point;
-use tapetum_drive::{Purpose, Returned};
+use tapetum_drive::{Purpose, Returned, fail_point};
 use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::record::{Codec, Record};
 use tapetum_kernels::reference::Reference;

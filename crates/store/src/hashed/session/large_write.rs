@@ -6,10 +6,9 @@
 //!   └─ wait for a flush or a collection, or refuse
 //! ```
 
-use super::HashedMeans;
 use super::attempt::{WriteError, append};
 use super::large::{LargeOp, give_slots, tag_of, transfer};
-use super::{Attempt, HashedOp, HashedSession};
+use super::{Attempt, HashedMeans, HashedOp, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::large::{LargeExtents, LargeWant, is_inline};

@@ -10,10 +10,9 @@
 //! ```
 //! Buffers come before the index, because a flush moves keys from there to here.
 
-use super::HashedMeans;
 use super::large::{LargeOp, LargeRead};
 use super::near::{NearItem, NearValue};
-use super::{FlashRead, HashedOp, HashedOpState, HashedSession};
+use super::{FlashRead, HashedMeans, HashedOp, HashedOpState, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
 use crate::hashed::segment::view::Segment;

@@ -12,11 +12,10 @@
 //! 4. The pipeline's source is held until its command has ended: local memory as its lease, extents by this operation. A session that is dropped
 //!    waits for the drive first.
 
-use super::HashedMeans;
 use super::flash_read::FlashRead;
 use super::large::OutOfLine;
 use super::limits::refuse;
-use super::{HashedOp, HashedSession, end_read};
+use super::{HashedMeans, HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use crate::hashed::large::verify::corrupt;
 use std::ops::Range;

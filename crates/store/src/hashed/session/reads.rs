@@ -1,10 +1,9 @@
 //! Operations whose key may be on flash: their reads, from the first command to the answer.
 
-use super::HashedMeans;
 use super::flash_read::{FlashRead, ReadStep, inflated_bytes};
 use super::large::{LargeOp, LargeRead, OutOfLine, TAG_LARGE};
 use super::near::{NearItem, TAG_NEAR};
-use super::{FromFlash, HashedOp, HashedOpState, HashedSession, end_read};
+use super::{FromFlash, HashedMeans, HashedOp, HashedOpState, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Seen;
 use crate::hashed::segment::segment_table::SegmentTable;
@@ -14,9 +13,8 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::request::Outcome;
 use tapetum_base::request::decide::needs_value;
 use tapetum_base::request::item::{Access, ItemHead};
-use tapetum_drive::fail_point;
 use tapetum_drive::programs::match_record::{Matched, Place};
-use tapetum_drive::{Completion, Returned};
+use tapetum_drive::{Completion, Returned, fail_point};
 use tapetum_kernels::block_group::{self, GROUP_KEY_BYTES, Group, GroupBlock, MalformedGroup};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::expiry::Expiry;

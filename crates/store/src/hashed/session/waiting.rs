@@ -1,7 +1,6 @@
 //! Operations of the hashed engine that do not go on at once: paced, without room, behind others of their key, or asking.
 
-use super::HashedMeans;
-use super::{HashedOp, HashedSession, end_read};
+use super::{HashedMeans, HashedOp, HashedSession, end_read};
 use crate::hashed::HashedEngine;
 use tapetum_base::error::Error;
 use tapetum_base::request::Request;

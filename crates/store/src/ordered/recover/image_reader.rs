@@ -14,8 +14,7 @@ use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::{Io, lock, run};
 use tapetum_base::media::transfer::Transfer;
-use tapetum_drive::fail_point;
-use tapetum_drive::{Drive, LocalBuffer, Purpose};
+use tapetum_drive::{Drive, LocalBuffer, Purpose, fail_point};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NodeError, NodeRef, SlotSalt};
 

@@ -40,8 +40,7 @@ use std::sync::Mutex;
 use tapetum_base::error::Error;
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::Io;
-use tapetum_drive::fail_point;
-use tapetum_drive::{Drive, Purpose};
+use tapetum_drive::{Drive, Purpose, fail_point};
 
 /// The most places that an error names.
 const PLACES_MAX: usize = 4;

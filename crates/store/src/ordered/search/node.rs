@@ -25,8 +25,7 @@
 //! Threads: words are stored by the holder of the node's lock, one at a time, and read by anyone at any time.
 
 use super::leaf::word_of;
-use super::match16;
-use super::{KEY_BYTES_MAX, TreeRef};
+use super::{KEY_BYTES_MAX, TreeRef, match16};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use tapetum_base::memory::memory_word::Word;
 

@@ -22,10 +22,9 @@ use tapetum_base::request::decide::Answer;
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::request::{Condition, Outcome, Request, ValueRange};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::fail_point;
 use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
-use tapetum_drive::{Lease, Purpose, Returned};
+use tapetum_drive::{Lease, Purpose, Returned, fail_point};
 use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Marks, Record};
 

@@ -27,8 +27,7 @@ use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::Purpose;
-use tapetum_drive::fail_point;
+use tapetum_drive::{Purpose, fail_point};
 use tapetum_kernels::ordered::NODE_BYTES;
 use tapetum_kernels::ordered::extension::{ExtensionClass, ExtensionReference};
 

@@ -21,8 +21,7 @@ use std::collections::VecDeque;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::fail_point;
-use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
+use tapetum_drive::{LocalBuffer, Purpose, QueuePair, fail_point};
 use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
 
 /// The most bytes of a merged node. So it can grow by a fifth of a node's bytes before it is split, and its halves shrink as much before they are

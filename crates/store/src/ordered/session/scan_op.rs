@@ -14,9 +14,8 @@ use std::sync::Arc;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::request::key_range::{KeyBound, KeyRange, ScannedItem};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{ItemPlace, ItemReader, ScanBound, scan_has_more};
-use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_drive::{LocalBuffer, Purpose, fail_point};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 

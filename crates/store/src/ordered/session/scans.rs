@@ -35,9 +35,8 @@ use tapetum_base::media::piece_transfer::ReturnedPiece;
 use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart, ScanReply};
 use tapetum_base::session::engine_session::EngineWait;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::fail_point;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, NodeScanRequest};
-use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned, fail_point};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX};
 
 /// A scan that a step works on, and its number.
