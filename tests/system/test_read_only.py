@@ -58,11 +58,12 @@ class ReadOnly(HostTest):
         self.assertEqual(digest(drive), before)
 
     @needs_root
-    def test_a_block_device_is_read_by_several_and_not_beside_a_server(self):
+    def test_a_block_device_is_read_by_several_and_through_a_server(self):
         image, device = self.folder / "image", self.loop_device(32 << 20)
         server = self.serve("--drive", device, "--capacity", "32MiB", "--memory", "32MiB")
         self.assertEqual(server.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n")
-        self.assertIn("is in use", self.tapetum("get", "a", "--drive", device, "--memory", "32MiB").stderr)
+        self.assertEqual(self.tapetum("get", "a", "--drive", device, "--memory", "32MiB").stdout, "x")
+        self.assertIn("is in use", self.tapetum("check", "--drive", device, "--memory", "32MiB").stderr)
         server.kill()
         before = digest(image)
         self.reads_all("--drive", device)
