@@ -32,17 +32,13 @@ impl Connection {
     /// # Errors
     /// If something else listens there, or a server of another version.
     pub fn open(path: &Path) -> Result<Option<Connection>, Failure> {
+        // Whatever is wrong with the path, opening the store tells it in better words: a socket that a killed server left may also be
+        // another user's.
+        let connected = SocketPath::of(path).and_then(|socket| UnixStream::connect(socket.short()));
+        let Ok(stream) = connected else { return Ok(None) };
         let unusable = |error: io::Error| {
             let told = format!("the server's socket {} cannot be used: {error}", path.display());
             Failure::new(FailureKind::Unavailable, told)
-        };
-        let connected = SocketPath::of(path).and_then(|socket| UnixStream::connect(socket.short()));
-        let stream = match connected {
-            Ok(stream) => stream,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(unusable(error)),
         };
         stream.set_read_timeout(Some(LOOK)).map_err(unusable)?;
         let mut connection = Connection { stream, path: path.into() };

@@ -71,6 +71,9 @@ fn serve_requests(mut stream: &UnixStream, shared: &ListenerShared) -> io::Resul
         // What comes behind a frame that makes no sense makes none either.
         let is_nonsense =
             matches!(&done, Err(failure) if failure.kind == FailureKind::BadRequest && !caller.is_understood);
+        if caller.is_broken {
+            return Ok(());
+        }
         let end = match done {
             Ok(()) => framed(FrameKind::Done, &[]),
             Err(failure) => framed_data(FrameKind::Failed, &failure),
@@ -133,17 +136,25 @@ struct SocketCaller<'a> {
     /// When it was last looked for.
     looked: Instant,
     has_left: bool,
+    /// A frame was not written to its end: nothing that follows would be understood.
+    is_broken: bool,
     /// Whether what it asked was a request.
     is_understood: bool,
 }
 
 impl<'a> SocketCaller<'a> {
     fn new(stream: &'a UnixStream, shared: &'a ListenerShared) -> SocketCaller<'a> {
-        SocketCaller { stream, shared, rows: None, looked: Instant::now(), has_left: false, is_understood: false }
+        SocketCaller { stream, shared, rows: None, looked: Instant::now(), has_left: false, is_broken: false, is_understood: false }
     }
 
-    /// Writes all of it, or as much as a client takes that stays, and a store that is not wanted back.
-    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Writes all of it, unless the client goes, or the store is wanted back.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.write_all(bytes);
+        self.is_broken |= written.is_err();
+        written
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
                 Ok(written) => bytes = &bytes[written..],
