@@ -144,7 +144,15 @@ struct SocketCaller<'a> {
 
 impl<'a> SocketCaller<'a> {
     fn new(stream: &'a UnixStream, shared: &'a ListenerShared) -> SocketCaller<'a> {
-        SocketCaller { stream, shared, rows: None, looked: Instant::now(), has_left: false, is_broken: false, is_understood: false }
+        SocketCaller {
+            stream,
+            shared,
+            rows: None,
+            looked: Instant::now(),
+            has_left: false,
+            is_broken: false,
+            is_understood: false,
+        }
     }
 
     /// Writes all of it, unless the client goes, or the store is wanted back.
