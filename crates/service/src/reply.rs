@@ -8,8 +8,7 @@ use tapetum_kernels::scan::ScalarType;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     Keyspaces(Vec<KeyspaceRow>),
-    /// The format of records, if it is known.
-    Format(Option<String>),
+    Format(FormatRow),
     Items(Vec<ItemRow>),
     Keys(Vec<KeyRow>),
     Count(u64),
@@ -66,6 +65,14 @@ impl Reply {
     pub fn into_figures(self) -> Option<Vec<(String, String)>> {
         if let Reply::Figures(figures) = self { Some(figures) } else { None }
     }
+}
+
+/// What a command must know of a keyspace before it asks for its items.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormatRow {
+    /// The format of its records, if it is known.
+    pub fields: Option<String>,
+    pub is_ordered: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -100,7 +100,7 @@ fn fill_keyspace(table: &GeneratedTable<'_>, reached: &mut Reached, into: &IntoA
     reached.gather(Request::SetFormat { keyspace: name, fields })?;
     let mut sink = ServiceSink::new(&mut reached.service, table.name, true, Existing::Replace);
     let mut loader = Loader::new(&mut sink);
-    (table.each_item)(&mut |key, value| Ok(loader.put(&ItemRow { key, value, ..ItemRow::default() })?))?;
+    (table.each_item)(&mut |key, value| Ok(loader.put(ItemRow { key, value, ..ItemRow::default() })?))?;
     loader.finish()?;
     Ok(())
 }

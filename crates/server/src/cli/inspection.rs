@@ -23,9 +23,11 @@ pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, target: K
             let key = KeyText::of_bytes().key(key)?;
             // A space would end the word in the protocol, and a line end the command.
             if key.iter().any(|byte| *byte <= b' ') {
-                return Err("a server is asked for keys without spaces and control characters only: inspect others with --data, \
-                            while no server runs"
-                    .into());
+                return Err(
+                    "a server is asked for keys without spaces and control characters only: inspect others with \
+                            --data"
+                        .into(),
+                );
             }
             Remote::memcached(address).stats(&[b"inspect ", &key[..]].concat())?
         }

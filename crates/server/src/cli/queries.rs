@@ -9,7 +9,7 @@ use tapetum_service::request::{GetFields, Query, QueryWords, Request, ScanWanted
 use tapetum_service::service::Access;
 
 use super::commands::{Outcome, not_found, offline_options, print};
-use super::reach::Reached;
+use super::reach::{KeyspaceShape, Reached};
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::scan_arguments::{OnError, RunSide, ScanArguments, Transfer};
 use crate::output;
@@ -43,10 +43,10 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
         return query(&mut reached, &format, arguments);
     }
     let name = arguments.keyspace();
-    let format = reached.format(name)?;
-    if !arguments.is_of_items()
+    let KeyspaceShape { format, is_ordered } = reached.shape(name)?;
+    if !is_ordered
+        && !arguments.is_of_items()
         && let Some(format) = &format
-        && reached.keyspaces(Some(name))?.iter().any(|keyspace| !keyspace.is_ordered)
     {
         return query(&mut reached, format, arguments);
     }

@@ -5,7 +5,7 @@ use std::error::Error;
 use tapetum::Options;
 use tapetum_kernels::scan::Format;
 use tapetum_service::caller::Caller;
-use tapetum_service::reply::{KeyspaceRow, Reply};
+use tapetum_service::reply::{FormatRow, KeyspaceRow, Reply};
 use tapetum_service::request::Request;
 use tapetum_service::service::{Access, Service};
 
@@ -18,6 +18,13 @@ pub struct Reached {
     pub service: Service,
 }
 
+/// How a keyspace's items are found and read.
+pub struct KeyspaceShape {
+    /// The format of its records, if it is known.
+    pub format: Option<Format>,
+    pub is_ordered: bool,
+}
+
 impl Reached {
     /// For a command that changes nothing.
     pub fn for_reading(arguments: &StoreArguments) -> Result<Reached, Box<dyn Error>> {
@@ -28,7 +35,9 @@ impl Reached {
         check_memory(arguments.memory)?;
         let service = Service::reach(&arguments.place(), options, access)?;
         if service.is_served() && !options.compute_units.is_empty() {
-            tell("the running server computes with the threads that it was started with: --units is not for it");
+            tell(
+                "the running server computes with the threads that it was started with: it ignores --units and --compute-units",
+            );
         }
         Ok(Reached { service })
     }
@@ -44,10 +53,17 @@ impl Reached {
 
     /// The format of a keyspace's records, if it is known.
     pub fn format(&mut self, keyspace: &str) -> Result<Option<Format>, Box<dyn Error>> {
-        match self.gather(Request::Format { keyspace: keyspace.into() })?.pop() {
-            Some(Reply::Format(Some(text))) => Ok(Some(Format::parse(&text)?)),
-            _ => Ok(None),
-        }
+        Ok(self.shape(keyspace)?.format)
+    }
+
+    /// How a keyspace's items are found and read.
+    pub fn shape(&mut self, keyspace: &str) -> Result<KeyspaceShape, Box<dyn Error>> {
+        let told = match self.gather(Request::Format { keyspace: keyspace.into() })?.pop() {
+            Some(Reply::Format(told)) => told,
+            _ => FormatRow::default(),
+        };
+        let format = told.fields.as_deref().map(Format::parse).transpose()?;
+        Ok(KeyspaceShape { format, is_ordered: told.is_ordered })
     }
 
     /// The bytes of a key of a keyspace, from its text.

@@ -41,10 +41,10 @@ impl<'a> LinesCaller<'a> {
         LinesCaller { shape, out, text: Vec::new(), bar: progress(), printed: 0, counted: 0, failed: None }
     }
 
-    /// Prints what is left; how many lines and counted items there were.
+    /// Prints what is left; the error of the output, or that of `asked`.
     pub fn finish(mut self, asked: Result<(), Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
         self.bar.finish_and_clear();
-        // What came before an error holds.
+        // Lines that came before an error hold.
         self.write();
         match self.failed {
             // A reader that has closed the output (`| head`) has seen enough.

@@ -64,7 +64,7 @@ impl Failure {
 
 /// A destination of items. Verdicts come later, with the item's number.
 pub trait Sink {
-    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
+    fn put(&mut self, number: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// Waits for the verdicts of all items in flight.
     fn finish(&mut self, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure>;
     /// A warning about items that were stored differently from their input.
@@ -95,10 +95,10 @@ pub struct ServiceSink<'a> {
     unasked: u64,
     first_unasked: u64,
     existing: Existing,
-    /// Items that are not sent yet, and the number of the first.
+    /// Items that are not sent yet, and the number of each: some may have been left out.
     items: Vec<ItemRow>,
+    numbers: Vec<u64>,
     items_bytes: usize,
-    number_first: u64,
 }
 
 impl<'a> ServiceSink<'a> {
@@ -112,8 +112,8 @@ impl<'a> ServiceSink<'a> {
             first_unasked: 0,
             existing,
             items: Vec::new(),
+            numbers: Vec::new(),
             items_bytes: 0,
-            number_first: 0,
         }
     }
 
@@ -126,7 +126,7 @@ impl<'a> ServiceSink<'a> {
         let request = Request::Store { keyspace, items, keeps_existing: self.existing == Existing::Keep };
         let told = self.service.gather(request).map_err(|failure| Failure { number: None, why: failure.message })?;
         let all = told.into_iter().filter_map(|reply| if let Reply::Verdicts(all) = reply { Some(all) } else { None });
-        for (number, verdict) in (self.number_first..).zip(all.flatten()) {
+        for (number, verdict) in std::mem::take(&mut self.numbers).into_iter().zip(all.flatten()) {
             let verdict = match verdict {
                 reply::Verdict::Stored => Verdict::Stored,
                 reply::Verdict::Kept => Verdict::Kept,
@@ -140,7 +140,7 @@ impl<'a> ServiceSink<'a> {
 }
 
 impl Sink for ServiceSink<'_> {
-    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+    fn put(&mut self, number: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         if self.is_for_memcached && !is_of_memcached(&item.key) {
             self.first_unasked = if self.unasked == 0 { number } else { self.first_unasked };
             self.unasked += 1;
@@ -149,11 +149,9 @@ impl Sink for ServiceSink<'_> {
         if self.items_bytes + item_bytes > BATCH_BYTES || self.items.len() >= BATCH_ITEMS {
             self.send(verdicts)?;
         }
-        if self.items.is_empty() {
-            self.number_first = number;
-        }
         self.items_bytes += item_bytes;
-        self.items.push(item.clone());
+        self.items.push(item);
+        self.numbers.push(number);
         Ok(())
     }
 
@@ -186,7 +184,7 @@ impl<'a> Loader<'a> {
 
     /// # Errors
     /// An error of this item, or of an earlier one.
-    pub fn put(&mut self, item: &ItemRow) -> Result<(), String> {
+    pub fn put(&mut self, item: ItemRow) -> Result<(), String> {
         self.taken += 1;
         self.sink.put(self.taken, item, &mut self.verdicts).map_err(|failure| failure.told("item"))?;
         self.judge()
@@ -273,9 +271,9 @@ impl WireSink {
 }
 
 impl Sink for WireSink {
-    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+    fn put(&mut self, number: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
         let ItemRow { key, value, flags, expiry } = item;
-        if !is_of_memcached(key) {
+        if !is_of_memcached(&key) {
             let why = "memcached carries keys of at most 250 bytes, without spaces and control characters";
             verdicts.push((number, Verdict::Bad(why.into())));
             return Ok(());
@@ -286,7 +284,7 @@ impl Sink for WireSink {
             Existing::Replace => b"set ",
             Existing::Keep => b"add ",
         };
-        for part in [command, key, head.as_bytes(), value, b"\r\n"] {
+        for part in [command, &key, head.as_bytes(), &value, b"\r\n"] {
             self.unsent.extend_from_slice(part);
         }
         self.waiting.push_back(number);
@@ -451,7 +449,7 @@ impl<R: BufRead> Lines<R> {
                 match item_lines::parse(self.format, text) {
                     Ok(item) => {
                         self.loaded.expired += u64::from(item.expiry.has_passed(self.began_ms));
-                        sink.put(number, &item, &mut self.verdicts).map_err(in_words)?;
+                        sink.put(number, item, &mut self.verdicts).map_err(in_words)?;
                     }
                     Err(why) => self.verdicts.push((number, Verdict::Bad(why))),
                 }
@@ -540,7 +538,7 @@ mod tests {
 
     /// Answers late, and rejects the keys in `bad`.
     impl Sink for LoadedMemory {
-        fn put(&mut self, line: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        fn put(&mut self, line: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             verdicts.append(&mut self.waiting);
             match &item.key[..] {
                 b"bad" => self.waiting.push((line, Verdict::Bad("it is bad".into()))),
@@ -577,7 +575,7 @@ mod tests {
         server.write_all(format!("VERSION {version}\r\nSTORED\r\n").as_bytes()).unwrap();
         let mut sink = WireSink::new(Box::new(client), Existing::Replace).unwrap();
         let (item, mut verdicts) = (ItemRow { key: b"k".into(), expiry, ..ItemRow::default() }, Vec::new());
-        assert!(sink.put(1, &item, &mut verdicts).is_ok() && sink.finish(&mut verdicts).is_ok());
+        assert!(sink.put(1, item, &mut verdicts).is_ok() && sink.finish(&mut verdicts).is_ok());
         assert!(matches!(verdicts[..], [(1, Verdict::Stored)]));
         let warns = sink.warnings().is_some();
         drop(sink);

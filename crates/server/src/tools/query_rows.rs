@@ -162,7 +162,7 @@ pub fn host_work(queried: &Queried) -> &'static str {
     }
 }
 
-/// What the request cost, in words.
+/// A text of what a request cost.
 pub fn costs(costs: &Costs) -> String {
     format!(
         "{:.3} s, {:.3} s of CPU; {} bytes from flash, {} to the drive, {} to the host",

@@ -38,8 +38,8 @@ impl LineSink<'_> {
 }
 
 impl Sink for LineSink<'_> {
-    fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
-        item_lines::write(self.format, item, &mut self.text);
+    fn put(&mut self, number: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        item_lines::write(self.format, &item, &mut self.text);
         verdicts.push((number, Verdict::Stored));
         if self.text.len() >= TEXT_BYTES { self.write(number) } else { Ok(()) }
     }

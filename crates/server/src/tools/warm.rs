@@ -219,7 +219,7 @@ impl Copy<'_> {
         }
         self.numbered += 1;
         let item = ItemRow { key: item.key, value, flags, expiry: item.expiry };
-        self.sink.put(self.numbered, &item, &mut self.verdicts).map_err(in_words)
+        self.sink.put(self.numbered, item, &mut self.verdicts).map_err(in_words)
     }
 
     fn copy_text(&mut self, batch: &mut Vec<ListedItem>) -> Result<(), String> {
@@ -362,12 +362,12 @@ pub mod tests {
     struct WarmedMemory(BTreeMap<Vec<u8>, ItemRow>);
 
     impl Sink for WarmedMemory {
-        fn put(&mut self, number: u64, item: &ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
+        fn put(&mut self, number: u64, item: ItemRow, verdicts: &mut Vec<(u64, Verdict)>) -> Result<(), Failure> {
             let verdict = match &item.key[..] {
                 b"old" => Verdict::Kept,
                 b"large" => Verdict::Bad("it is large".into()),
                 _ => {
-                    self.0.insert(item.key.clone(), item.clone());
+                    self.0.insert(item.key.clone(), item);
                     Verdict::Stored
                 }
             };

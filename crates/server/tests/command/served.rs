@@ -136,7 +136,7 @@ fn input(words: &[&str]) -> &'static [u8] {
     }
 }
 
-/// What each command printed and how it ended, without what is of one run alone.
+/// Tells what each command printed and how it ended, without what is of one run alone.
 fn transcript(scratch: &Scratch) -> Vec<String> {
     let place = scratch.data().display().to_string();
     let run = |words: &&[&str]| {
@@ -167,13 +167,30 @@ fn each_command_does_the_same_closed_and_served() {
         assert_eq!(of_closed, of_served);
     }
     server.stop();
-    // What was done through the server is there without it.
+    // The store has what was done through the server.
     let dumped = [&closed, &served].map(|scratch| {
         let mut lines: Vec<String> = scratch.succeeds(&["dump"]).lines().map(str::to_owned).collect();
         lines.sort();
         lines
     });
     assert_eq!(dumped[0], dumped[1]);
+}
+
+/// Lines that do not parse are left out of what is sent, and the others keep their numbers.
+#[test]
+fn a_line_that_the_store_refuses_is_named_by_its_number() {
+    let scratch = Scratch::new("numbers");
+    scratch.succeeds(&["put", "first", "1", "--capacity", "128MiB", "--memory", "64MiB"]);
+    let lines = format!("no tab\nkey\tvalue\n{}\tlong\n", "k".repeat(70_000));
+    let server = scratch.serve(&[]);
+    let output = scratch.run(&["load", "--skip-bad"], lines.as_bytes());
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && told.contains("line 1 is") && told.contains("line 3 is"), "{told}");
+    assert!(!told.contains("line 2"), "{told}");
+    // A value that no frame holds is refused with advice.
+    let refused = failed(scratch.run(&["put", "large", "-"], &vec![b'x'; 20 << 20]));
+    assert!(refused.contains("split it"), "{refused}");
+    server.stop();
 }
 
 #[test]
@@ -218,7 +235,7 @@ fn a_path_that_is_too_long_for_a_socket_is_served_too() {
     stop(&mut server);
 }
 
-/// What comes back for bytes that are no commands.
+/// Sends bytes that are no commands; what the server answers.
 fn answer_to(scratch: &Scratch, bytes: &[u8]) -> Vec<u8> {
     let mut stream = UnixStream::connect(scratch.socket()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -247,7 +264,7 @@ fn what_is_no_command_is_told_so_and_others_are_served() {
     assert!(told(&[0, 0, 0, 0, 1]).contains("makes no sense"), "a request without a body");
     assert!(told(&[0, 0, 0, 0, 77]).contains("kind 77"));
     assert!(told(&[0xff, 0xff, 0xff, 0xff, 1]).contains("longer"));
-    assert!(told(&[0, 0, 0, 0, 4]).contains("no request"));
+    assert!(told(&[0, 0, 0, 0, 4]).contains("the frame is no request"));
     let mut random = tapetum_drive::SplitMix64::new(7);
     for _ in 0..200 {
         let bytes: Vec<u8> = (0..random.next_u64() % 200).map(|_| random.next_u64() as u8).collect();

@@ -273,7 +273,7 @@ fn what_finds_no_memory_is_dropped_and_the_rest_goes_on() {
         }
         is_answered
     };
-    // What has been read is charged a little later, and not while these come one after the other.
+    // The server charges what it has read a little later, and not while these come one after the other.
     while answers_large(&mut client) {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -289,6 +289,6 @@ fn what_finds_no_memory_is_dropped_and_the_rest_goes_on() {
         BufReader::new(holder).read_line(&mut reply).unwrap();
         assert_eq!(reply, "STORED\r\n");
     }
-    // What the holders held is given back after their replies have left.
+    // The server gives back what the holders held after their replies have left.
     while !answers_large(&mut client) {}
 }

@@ -7,7 +7,7 @@ use super::OpenStore;
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::Failure;
 use crate::format_check;
-use crate::reply::{BlockDeviceSize, KeyspaceRow, Reply};
+use crate::reply::{BlockDeviceSize, FormatRow, KeyspaceRow, Reply};
 use crate::request::CreateKeyspace;
 
 pub fn list(open: OpenStore<'_>, name: Option<&str>, caller: &mut dyn Caller) -> Result<(), Failure> {
@@ -38,8 +38,10 @@ fn row((keyspace, items): (Keyspace, u64)) -> KeyspaceRow {
 }
 
 pub fn format(open: OpenStore<'_>, keyspace: &str, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let format = open.keyspace(keyspace)?.format().map_err(|error| open.failure(error))?;
-    Ok(caller.take(Reply::Format(format.map(|format| format.to_string())))?)
+    let keyspace = open.keyspace(keyspace)?;
+    let format = keyspace.format().map_err(|error| open.failure(error))?;
+    let is_ordered = keyspace.keyspace().kind() == KeyspaceKind::Ordered;
+    Ok(caller.take(Reply::Format(FormatRow { fields: format.map(|format| format.to_string()), is_ordered }))?)
 }
 
 pub fn create(open: OpenStore<'_>, wanted: &CreateKeyspace) -> Result<(), Failure> {

@@ -7,8 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tapetum_drive::Size;
+use tapetum_kernels::record::VALUE_BYTES_MAX;
+
 use super::frame::{
     self, ANSWER_BYTES_MAX, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION,
+    REQUEST_BYTES_MAX,
 };
 use super::path::SocketPath;
 use super::rows::RowReader;
@@ -16,6 +20,7 @@ use crate::caller::{Caller, CallerLeft, Gathering};
 use crate::failure::{Failure, FailureKind};
 use crate::reply::Reply;
 use crate::request::{Request, Role};
+use crate::size;
 
 /// How often it looks whether its caller has left.
 const LOOK: Duration = Duration::from_millis(50);
@@ -77,6 +82,12 @@ impl Connection {
     pub fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure> {
         let (role, _) = request.needs();
         let frame = frame::framed_data(FrameKind::Request, request).map_err(|error| self.broken(&error, role))?;
+        if frame.len() > REQUEST_BYTES_MAX {
+            let (has, most) = (size::grouped(frame.len() as u64), Size(VALUE_BYTES_MAX as u64));
+            return Err(Failure::bad(format!(
+                "the request has {has} bytes, and no store takes values of more than {most}: split it"
+            )));
+        }
         // As in a greeting.
         let _ = self.stream.write_all(&frame);
         let mut rows = RowReader::default();

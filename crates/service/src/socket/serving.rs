@@ -65,7 +65,7 @@ fn serve_requests(mut stream: &UnixStream, shared: &ListenerShared) -> io::Resul
                 stream.read_exact(&mut body)?;
                 done(&body, shared, &mut caller)
             }
-            Ok(_) => Err(Failure::bad("that is no request")),
+            Ok(_) => Err(Failure::bad("the frame is no request, and clients send nothing else")),
             Err(why) => Err(Failure::bad(why)),
         };
         // What comes behind a frame that makes no sense makes none either.

@@ -115,7 +115,7 @@ impl StreamBench {
         panic!("it goes no further");
     }
 
-    /// What the client has not received yet, as far as the socket has it.
+    /// Takes what the client has not received yet, as far as the socket has it.
     fn received(&mut self) -> Vec<u8> {
         let mut received = Vec::new();
         // Read until nothing more is there.
