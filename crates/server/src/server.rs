@@ -25,7 +25,7 @@ use crate::os;
 use crate::stats::device_stats::{DeviceFigures, ServedDevice};
 use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
-use crate::store::errands::{self, Errands, Orders};
+use crate::store::errands::{self, Errands, MemoryShares, Orders};
 use crate::store::failure_log::FailureLog;
 use crate::store::store_slot::StoreSlot;
 use crate::worker::{Shared, Worker};
@@ -35,6 +35,51 @@ pub struct Server {
     workers: Vec<JoinHandle<io::Result<()>>>,
     metrics: Option<MetricsServer>,
     udp: Option<Arc<Terminal>>,
+    memory: Arc<MemoryShares>,
+}
+
+/// What a server's memory is for, beside its own doors: requests that come through the socket of commands.
+pub struct SharedMemory {
+    shared: Arc<Shared>,
+    shares: Arc<MemoryShares>,
+}
+
+/// Whose the memory is that others than connections take.
+const OF_COMMANDS: u64 = 1 << 63;
+
+impl SharedMemory {
+    /// Changes what store and server have together.
+    pub fn resize(&self, store: &tapetum::Store, bytes: u64) -> Result<(), tapetum::Error> {
+        self.shares.resize(store, bytes)
+    }
+
+    /// See [`tapetum_service::serving_store::ServingStore::take_memory`].
+    pub fn take(&self, command: u64, bytes: usize) -> bool {
+        let may = self.shared.budget.allows(OF_COMMANDS | (command + 1), bytes);
+        if may {
+            self.shared.budget.change(0, bytes);
+        }
+        may
+    }
+
+    pub fn wait(&self, begins: bool) {
+        self.shared.budget.change_waiting(begins);
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.shared.budget.someone_waits()
+    }
+
+    pub fn give(&self, command: u64, bytes: usize, is_all: bool) {
+        self.shared.budget.change(bytes, 0);
+        if self.is_wanted() {
+            // Clients that wait for it are other threads', which may sleep.
+            self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        }
+        if is_all {
+            self.shared.budget.release_overdraft(OF_COMMANDS | (command + 1));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -104,8 +149,8 @@ impl Server {
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
         let (limits, threads) = (options.limits.clone(), options.threads);
-        let figures = figures(&slot, udp.clone(), devices, options);
-        let budget = Budget::new(limits.in_flight_bytes);
+        let budget = Arc::new(Budget::new(limits.in_flight_bytes));
+        let figures = figures(&slot, udp.clone(), devices, &budget, options);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
         let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
@@ -123,8 +168,9 @@ impl Server {
             MetricsServer::start(metrics, Box::new(move || shared.figures.page(unix_seconds())))
         });
         let metrics = metrics.transpose()?;
-        do_errands(slot, orders, front_bytes, &shared)?;
-        let mut server = Server { shared, workers: Vec::new(), metrics, udp };
+        let memory = Arc::new(memory_shares(front_bytes, &shared));
+        do_errands(slot, orders, Arc::clone(&memory), &shared)?;
+        let mut server = Server { shared, workers: Vec::new(), metrics, udp, memory };
         for (index, worker) in workers.into_iter().enumerate() {
             match spawn(index, worker) {
                 Ok(handle) => server.workers.push(handle),
@@ -135,6 +181,10 @@ impl Server {
             }
         }
         Ok(server)
+    }
+
+    pub fn memory(&self) -> SharedMemory {
+        SharedMemory { shared: Arc::clone(&self.shared), shares: Arc::clone(&self.memory) }
     }
 
     /// The addresses in use: first those for memcached's clients, then those for block devices.
@@ -172,8 +222,15 @@ impl Server {
     }
 }
 
-fn figures(slot: &Arc<StoreSlot>, udp: Option<Arc<Terminal>>, devices: Vec<ServedDevice>, options: Options) -> Figures {
-    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot] = std::array::from_fn(|_| Arc::clone(slot));
+fn figures(
+    slot: &Arc<StoreSlot>,
+    udp: Option<Arc<Terminal>>,
+    devices: Vec<ServedDevice>,
+    budget: &Arc<Budget>,
+    options: Options,
+) -> Figures {
+    let budget = Arc::clone(budget);
+    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot] = std::array::from_fn(|_| Arc::clone(slot));
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
@@ -193,13 +250,31 @@ fn figures(slot: &Arc<StoreSlot>, udp: Option<Arc<Terminal>>, devices: Vec<Serve
         keyspace_writes: Box::new(move || writes_slot.keyspace_writes()),
         slabs: Box::new(move || slabs_slot.slabs()),
         stages: Box::new(move || stages_slot.stages()),
+        applications: Box::new(move || applications_slot.applications()),
+        requests_held_bytes: Box::new(move || budget.used_bytes()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
     }
 }
 
+/// A resize may outlast the server.
+fn memory_shares(front_bytes: u64, shared: &Arc<Shared>) -> MemoryShares {
+    let noting = Arc::downgrade(shared);
+    let set_total_bytes = Box::new(move |bytes| {
+        if let Some(shared) = noting.upgrade() {
+            shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
+        }
+    });
+    MemoryShares { front_bytes, set_total_bytes }
+}
+
 /// Starts the thread that runs errands. A resize may outlast the server, and must not keep its sockets open.
-fn do_errands(slot: Arc<StoreSlot>, orders: Orders, front_bytes: u64, shared: &Arc<Shared>) -> io::Result<()> {
-    let [noting, answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
+fn do_errands(
+    slot: Arc<StoreSlot>,
+    orders: Orders,
+    memory: Arc<MemoryShares>,
+    shared: &Arc<Shared>,
+) -> io::Result<()> {
+    let [answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
     shared.figures.observers.serve(move |worker, client| {
         if let Some(shared) = waking.upgrade() {
             shared.mailboxes[worker].wake_client(client);
@@ -211,12 +286,6 @@ fn do_errands(slot: Arc<StoreSlot>, orders: Orders, front_bytes: u64, shared: &A
             shared.mailboxes.iter().for_each(|mailbox| mailbox.ask(Arc::clone(&census)));
         }
     };
-    let set_total_bytes = Box::new(move |bytes| {
-        if let Some(shared) = noting.upgrade() {
-            shared.figures.memory_bytes.store(bytes, Ordering::Relaxed);
-        }
-    });
-    let memory = errands::MemoryShares { front_bytes, set_total_bytes };
     errands::run(slot, orders, memory, take_census, move |worker, token, answer| {
         if let Some(shared) = answering.upgrade() {
             shared.mailboxes[worker].answer(token, answer);

@@ -26,6 +26,7 @@ pub mod pipelines;
 pub mod reply;
 pub mod request;
 pub mod service;
+pub mod serving_store;
 pub mod size;
 pub mod socket;
 pub mod suggestion;

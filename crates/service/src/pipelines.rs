@@ -213,37 +213,40 @@ pub fn run(text: &str, choice: UnitChoice<'_>, bytes: &[u8]) -> Result<PipelineR
     Ok(PipelineRun { bytes: if is_digest { hex(&out) } else { out }, stages: rows(drive.stage_counters()) })
 }
 
-/// The output of the pipeline for an item, computed by the item's drive in the store's local memory. `None` if the key does not exist. An
-/// output that is too long for that memory is computed like by [`run`], with these units.
-pub fn run_item(
-    keyspace: &KeyspaceHandle,
-    key: &[u8],
-    text: &str,
-    choice: UnitChoice<'_>,
-) -> Result<Option<PipelineRun>, Box<dyn Error>> {
+/// What became of an item's pipeline.
+pub enum ItemRun {
+    Ran(PipelineRun),
+    NoItem,
+    /// The output is too long for the store's local memory: [`run`] has its own.
+    TooLong,
+}
+
+/// The output of the pipeline for an item, computed by the item's drive in the store's local memory.
+pub fn run_item(keyspace: &KeyspaceHandle, key: &[u8], text: &str) -> Result<ItemRun, Box<dyn Error>> {
     let identity = keyspace.store().drive_identity();
     let stages = parse(&identity, text)?;
     if stages.is_empty() {
         // An uncompressed value passes no program, and a pipeline needs at least one.
-        let item = keyspace.get(key)?;
-        return Ok(item.map(|item| PipelineRun { bytes: item.value, stages: rows(keyspace.store().stage_counters()) }));
+        return Ok(match keyspace.get(key)? {
+            Some(item) => {
+                ItemRun::Ran(PipelineRun { bytes: item.value, stages: rows(keyspace.store().stage_counters()) })
+            }
+            None => ItemRun::NoItem,
+        });
     }
     let is_digest = is_digest(&identity, &stages);
     let (output_bytes_max, application) = (NEAR_OUTPUT_BYTES_MAX, keyspace.application());
     let pipeline = ItemPipeline { stages, output_bytes_max, application, ..ItemPipeline::default() };
     match keyspace.get_through(key, &pipeline) {
-        Ok(None) => Ok(None),
+        Ok(None) => Ok(ItemRun::NoItem),
         Ok(Some(out)) => {
             let bytes = if is_digest { hex(&out) } else { out };
-            Ok(Some(PipelineRun { bytes, stages: rows(keyspace.store().stage_counters()) }))
+            Ok(ItemRun::Ran(PipelineRun { bytes, stages: rows(keyspace.store().stage_counters()) }))
         }
         Err(tapetum::Error::Pipeline(PipelineFailure {
             reason: PipelineReason::OutputTooLong | PipelineReason::NoLocalMemory,
             ..
-        })) => match keyspace.get(key)? {
-            Some(item) => Ok(Some(run(text, choice, &item.value)?)),
-            None => Ok(None),
-        },
+        })) => Ok(ItemRun::TooLong),
         Err(tapetum::Error::Pipeline(failure)) => {
             let error = HostPipelineError::of(failure, &identity, &pipeline.stages);
             Err(PipelineTextError::Run(error).into())

@@ -25,6 +25,17 @@ pub enum Reply {
     },
     Figures(Vec<(String, String)>),
     Bytes(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The output of a pipeline is too long for the store's local memory: whoever asked reads the item, and runs it.
+    TooLong,
+    Picture {
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// Its pixels: see [`tapetum_kernels::images::Frame`].
+        #[serde(with = "serde_bytes")]
+        frame: Vec<u8>,
+    },
+    /// Why there is no picture of a key.
+    NoPicture(String),
     /// What the stages of pipelines have done since the store was opened.
     Stages(Vec<StageRow>),
 }

@@ -93,7 +93,8 @@ pub enum Request {
     /// The same of one record; a report only if there is such a key.
     GetFields(GetFields),
     Betweenness(Betweenness),
-    /// An item through a pipeline of the drive's programs. Answered with bytes, if there is such an item, and stages.
+    /// An item through a pipeline of the drive's programs. Answered with bytes, if there is such an item, and stages; or
+    /// [`crate::reply::Reply::TooLong`].
     RunPipeline {
         keyspace: String,
         #[serde(with = "serde_bytes")]
@@ -101,6 +102,8 @@ pub enum Request {
         pipeline: String,
         application: Option<String>,
     },
+    /// Pictures through a pipeline. Answered with a picture, or why there is none, of each.
+    RunPictures(RunPictures),
     /// The store's figures, and the number of items of each keyspace.
     Figures,
     /// What the store holds, as lines of [`crate::inspect_lines`].
@@ -114,6 +117,10 @@ pub enum Request {
     Grow {
         capacity_bytes: u64,
     },
+    /// What the server that has the store open may use, until it stops.
+    ResizeMemory {
+        memory_bytes: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -123,6 +130,20 @@ pub struct CreateKeyspace {
     pub block_device: Option<BlockDeviceSize>,
     /// Whether it may be there already, of the same kind.
     pub may_exist: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunPictures {
+    pub keyspace: String,
+    /// The picture that it ends with is not in a batch.
+    pub pipeline: String,
+    /// Imported pictures whose keys begin with one of these.
+    pub prefixes: Vec<Vec<u8>>,
+    /// The seed of all random choices.
+    pub seed: u64,
+    /// The most pictures.
+    pub most: u64,
+    pub application: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,6 +250,7 @@ impl Request {
             | Request::CheckFormat { keyspace, .. }
             | Request::Get { keyspace, .. }
             | Request::RunPipeline { keyspace, .. }
+            | Request::RunPictures(RunPictures { keyspace, .. })
             | Request::Locate { keyspace, .. }
             | Request::Scan { keyspace, .. }
             | Request::List { keyspace, .. }
@@ -244,7 +266,7 @@ impl Request {
             | Request::SetFormat { keyspace: name, .. }
             | Request::GrowBlockDevice { name, .. } => (Role::Admin, Some(name)),
             Request::Figures | Request::Inspect => (Role::Read, None),
-            Request::Grow { .. } => (Role::Admin, None),
+            Request::Grow { .. } | Request::ResizeMemory { .. } => (Role::Admin, None),
         }
     }
 }

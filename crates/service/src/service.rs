@@ -108,7 +108,7 @@ impl Service {
     pub fn call(&mut self, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
         match self {
             Service::Opened(Opened { store, place, compute_units, .. }) => {
-                execute(OpenStore { store, place, compute_units }, request, caller)
+                execute(OpenStore { store, place, compute_units, server: None }, request, caller)
             }
             Service::Served(connection) => connection.call(&request, caller),
         }

@@ -1,10 +1,8 @@
 //! The command line: its commands and options. What they do is elsewhere.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
 use crate::cli::fields_arguments::GetArguments;
@@ -33,20 +31,6 @@ pub struct Cli {
     pub log: LogArguments,
     #[command(subcommand)]
     pub command: Command,
-}
-
-impl Cli {
-    /// Takes the words of a command line, the first of which is the program's name.
-    pub fn take(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
-        let cli = Cli::try_parse_from(words)?;
-        match &cli.command {
-            Command::Resize(arguments) => match arguments.why_refused() {
-                Some(why) => Err(Cli::command().error(ErrorKind::MissingRequiredArgument, why)),
-                None => Ok(cli),
-            },
-            _ => Ok(cli),
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -350,7 +334,7 @@ pub struct ResizeArguments {
     /// Flash that the store may use from now on; it cannot shrink
     #[arg(long, value_name = "SIZE", value_parser = capacity, group = "size")]
     pub capacity: Option<u64>,
-    /// Memory that a running server may use until it stops; without a server, give it to serve
+    /// Memory that a running server may use until it stops; without a server, give it to `tapetum serve`
     #[arg(long, value_name = "SIZE", value_parser = memory, group = "size")]
     pub memory: Option<u64>,
     /// The server whose store it is, which serves meanwhile
@@ -360,22 +344,14 @@ pub struct ResizeArguments {
     pub place: PlaceArguments,
 }
 
-impl ResizeArguments {
-    /// clap's `requires` does not help here: clap ignores it if an option that conflicts with the required one is given, as --data does.
-    fn why_refused(&self) -> Option<&'static str> {
-        (self.memory.is_some() && self.memcached.is_none()).then_some(
-            "--memory is what a running server may use: give --memcached ADDR, where it listens, and leave --data and --drive out; \
-             without a server, give --memory to `tapetum serve`",
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::take(std::iter::once("tapetum").chain(line.split_whitespace()))
+        Cli::try_parse_from(std::iter::once("tapetum").chain(line.split_whitespace()))
     }
 
     #[test]

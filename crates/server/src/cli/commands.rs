@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use tapetum::{NewStore, Options, Place};
 
@@ -79,7 +79,7 @@ fn parse_command_line() -> Cli {
         std::env::vars_os().filter_map(|(name, text)| Some((name.into_string().ok()?, text.into_string().ok()?)));
     let completed = presets::complete(&Cli::command(), std::env::args_os().collect(), &variables.collect());
     let completed = completed.unwrap_or_else(|wrong| Cli::command().error(ErrorKind::ValueValidation, wrong).exit());
-    Cli::take(&completed.words).unwrap_or_else(|error| {
+    Cli::try_parse_from(&completed.words).unwrap_or_else(|error| {
         if !error.use_stderr() {
             print_help(&error);
         }
@@ -132,10 +132,10 @@ fn run(command: Command) -> Outcome {
         #[cfg(feature = "images")]
         Command::Import(command) => pictures::import(&command),
         #[cfg(feature = "images")]
-        Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures: asked, store, .. })
+        Command::Pipeline(PipelineCommand::Run { pipeline, keyspace, pictures: asked, application, store, .. })
             if !asked.keys.is_empty() =>
         {
-            pictures::run(&store, &keyspace, &pipeline, &asked)
+            pictures::run(KeyspaceTarget::new(&store, &keyspace), &pipeline, application, &asked)
         }
         Command::Pipeline(PipelineCommand::Run {
             pipeline,
@@ -356,18 +356,21 @@ pub(super) fn tell(done: &str) {
 
 fn resize(arguments: &ResizeArguments) -> Outcome {
     let ResizeArguments { capacity, memory, memcached, .. } = arguments;
-    assert!(memory.is_none() || memcached.is_some(), "the command line lets memory be said of a server only");
     let mut out = output::stdout();
+    // First, since a store that is closed has none.
+    if let Some(bytes) = *memory {
+        match memcached {
+            Some(address) => resize_served(address, "memory", bytes)?,
+            None => resize_memory(bytes, arguments)?,
+        }
+        writeln!(out, "memory is {} now", size::shown(bytes))?;
+    }
     if let Some(bytes) = *capacity {
         match memcached {
             Some(address) => resize_served(address, "capacity", bytes)?,
             None => grow(bytes, arguments)?,
         }
         writeln!(out, "capacity is {} now", size::shown(bytes))?;
-    }
-    if let (Some(bytes), Some(address)) = (*memory, memcached) {
-        resize_served(address, "memory", bytes)?;
-        writeln!(out, "memory is {} now", size::shown(bytes))?;
     }
     Ok(())
 }
@@ -380,6 +383,20 @@ fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
     }
     let why = answer.strip_prefix("SERVER_ERROR ").unwrap_or(&answer);
     Err(format!("{what} stays as it is: {why}").into())
+}
+
+/// Memory is a running server's.
+fn resize_memory(memory_bytes: u64, arguments: &ResizeArguments) -> Outcome {
+    let place = StoreArguments { place: arguments.place.clone(), memory: None }.place();
+    let Some(mut server) = Connection::open(&place.socket())? else {
+        return Err(format!(
+            "no server has {} open, and memory is what a running one may use: give --memory to `tapetum serve`",
+            place.path().display()
+        )
+        .into());
+    };
+    let resized = server.gather(Request::ResizeMemory { memory_bytes });
+    resized.map(|_| ()).map_err(|failure| format!("memory stays as it is: {failure}").into())
 }
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
@@ -467,12 +484,27 @@ fn run_item_pipeline(
     let (mut found, mut run) = (false, PipelineRun { bytes: Vec::new(), stages: Vec::new() });
     for reply in reached.gather(request)? {
         match reply {
+            Reply::TooLong => return run_read_item(text, key, choice, (&mut reached, keyspace)),
             Reply::Stages(stages) => (found, run.stages) = (true, stages),
             Reply::Bytes(more) => run.bytes.extend(more),
             _ => {}
         }
     }
     if found { Ok(run) } else { Err(not_found(key).into()) }
+}
+
+/// Reads an item whose output the store has no room for, and runs the pipeline here.
+fn run_read_item(
+    text: &str,
+    key: &str,
+    choice: UnitChoice<'_>,
+    (reached, keyspace): (&mut Reached, &str),
+) -> Result<PipelineRun, Box<dyn Error>> {
+    let request = Request::Get { keyspace: keyspace.into(), key: reached.key(keyspace, key)? };
+    match reached.gather(request)?.pop() {
+        Some(Reply::Items(mut items)) if !items.is_empty() => Ok(pipelines::run(text, choice, &items.remove(0).value)?),
+        _ => Err(not_found(key).into()),
+    }
 }
 
 /// All of standard input.

@@ -5,134 +5,184 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tapetum::images::{
-    BoundPlan, Frame, ImageChance, ImagePlan, ImageSet, JpegQuality, PictureError, encode_jpeg, import_folder,
-};
-use tapetum::{KeyspaceError, KeyspaceHandle, Options, Place, Store};
-use tapetum_service::opening::{self, OpenError};
+use tapetum::images::{Frame, ImportReport, ImageSet, JpegQuality, PictureFile, PictureFolder, encode_jpeg};
+use tapetum_kernels::scan::Scalar;
+use tapetum_service::caller::{Caller, CallerLeft};
+use tapetum_service::failure::{Failure, FailureKind};
+use tapetum_service::reply::{ItemRow, Reply};
+use tapetum_service::request::{CreateKeyspace, Request, RunPictures};
+use tapetum_service::service::{Access, Service};
+use tapetum_service::size;
 
-use super::commands::{Outcome, check_memory, filling_options, offline_options, print};
-use crate::cli::arguments::StoreArguments;
+use super::commands::{KeyspaceTarget, Outcome, filling_options, print};
+use super::reach::Reached;
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::pipeline_arguments::PicturesArguments;
 use crate::tools::key_text::KeyText;
-use tapetum_service::size;
+use crate::tools::load::{Existing, Failure as StoringFailure, ServiceSink, Sink, Verdict};
+
+/// Failures that are told one by one.
+const FAILURES_TOLD: usize = 10;
 
 pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportCommand) -> Outcome {
-    let options = filling_options(store, creation);
-    // No empty store must be left behind.
-    fs::read_dir(dir).map_err(|error| format!("cannot read {}: {error}", dir.display()))?;
-    with_store(store, options, |opened| {
-        let (into, is_new) = match opened.keyspace(keyspace) {
-            Err(tapetum::Error::Keyspace(KeyspaceError::Unknown { .. })) => (opened.create_keyspace(keyspace)?, true),
-            found => (found?, false),
-        };
-        let mut files = 0;
-        let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {elapsed}, {eta} left");
-        let bar = ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let imported = import_folder(&into, dir, |report, total| {
-            bar.set_length(total);
-            bar.set_position(report.files);
-            files = report.files;
-            true
-        });
-        bar.finish_and_clear();
-        if let (Err(error), true, 0) = (&imported, is_new, files) {
-            opened.drop_keyspace(keyspace)?;
-            return Err(format!("{error}; the keyspace {keyspace}, which was made for this, was dropped again").into());
+    // Looked at first, so that an error leaves no empty store or keyspace behind.
+    let mut folder = PictureFolder::find(dir)?;
+    let mut reached = Reached::new(store, &filling_options(store, creation), Access::Write)?;
+    let done = make_keyspace(&mut reached.service, keyspace)
+        .and_then(|()| put_folder(&mut reached.service, keyspace, &mut folder));
+    let report = reached.close(done)?;
+    let left_out = match report.left_out.files() {
+        0 => String::new(),
+        _ => format!("; left out, since pictures are .jpg or .jpeg files: {}", report.left_out),
+    };
+    let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
+    let done =
+        format!("imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}\n");
+    print(done.as_bytes())
+}
+
+/// Makes the keyspace if there is none.
+fn make_keyspace(service: &mut Service, name: &str) -> Outcome {
+    match service.gather(Request::Format { keyspace: name.into() }) {
+        Err(Failure { kind: FailureKind::UnknownKeyspace, .. }) => {
+            let wanted =
+                CreateKeyspace { name: name.into(), is_ordered: false, block_device: None, may_exist: true };
+            service.gather(Request::CreateKeyspace(wanted))?;
         }
-        let report = imported?;
-        let left_out = match report.left_out.files() {
-            0 => String::new(),
-            _ => format!("; left out, since pictures are .jpg or .jpeg files: {}", report.left_out),
-        };
-        let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
-        let done = format!(
-            "imported {files} pictures of {classes} classes, {bytes}, into the keyspace {keyspace}{left_out}\n"
-        );
-        print(done.as_bytes())
-    })
+        found => drop(found?),
+    }
+    Ok(())
+}
+
+fn put_folder(
+    service: &mut Service,
+    keyspace: &str,
+    folder: &mut PictureFolder,
+) -> Result<ImportReport, Box<dyn Error>> {
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} files, {elapsed}, {eta} left");
+    let bar = ProgressBar::new(folder.files.len() as u64);
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    // Keys are paths, which nobody asks for through memcached's protocol.
+    let mut sink = ServiceSink::new(service, keyspace, true, Existing::Replace);
+    let mut report = folder.report();
+    let put = put_files(&mut sink, &mut folder.files, |file_bytes| {
+        report.files += 1;
+        report.bytes += file_bytes;
+        bar.set_position(report.files);
+    });
+    bar.finish_and_clear();
+    put?;
+    put_set(&mut sink, &folder.set())?;
+    Ok(report)
+}
+
+/// Puts files; the report hears of each one that was read.
+fn put_files(sink: &mut ServiceSink<'_>, files: &mut [PictureFile], mut read: impl FnMut(u64)) -> Outcome {
+    let mut verdicts = Vec::new();
+    for place in 0..files.len() {
+        let value = files[place].read()?;
+        read(value.len() as u64);
+        let item = ItemRow { key: files[place].key.clone().into(), value, flags: files[place].label, ..ItemRow::default() };
+        let put = sink.put(place as u64, item, &mut verdicts);
+        judge(put, &mut verdicts, |place| files[place as usize].path.display().to_string())?;
+    }
+    let put = sink.finish(&mut verdicts);
+    judge(put, &mut verdicts, |place| files[place as usize].path.display().to_string())
+}
+
+/// Writes which pictures there are, behind them.
+fn put_set(sink: &mut ServiceSink<'_>, set: &ImageSet) -> Outcome {
+    let mut verdicts = Vec::new();
+    for (key, value) in set.items() {
+        // Whoever reads the last one finds the others.
+        let put = sink.finish(&mut verdicts).and_then(|()| sink.put(0, ItemRow { key, value, ..ItemRow::default() }, &mut verdicts));
+        judge(put, &mut verdicts, |_| "the list of pictures".into())?;
+    }
+    let put = sink.finish(&mut verdicts);
+    judge(put, &mut verdicts, |_| "the list of pictures".into())
+}
+
+/// The first thing that was not stored, by its name.
+fn judge(
+    put: Result<(), StoringFailure>,
+    verdicts: &mut Vec<(u64, Verdict)>,
+    name: impl Fn(u64) -> String,
+) -> Outcome {
+    let bad = verdicts.drain(..).find_map(|(number, verdict)| match verdict {
+        Verdict::Bad(why) => Some(format!("{}: {why}", name(number))),
+        Verdict::Stored | Verdict::Kept => None,
+    });
+    bad.map_or(Ok(()), Err)?;
+    Ok(put.map_err(|failure| failure.told_of(name))?)
 }
 
 /// Runs keys through a pipeline, and writes what comes out as JPEG files.
-pub fn run(store: &StoreArguments, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
-    read_store(store, |store| run_over(&store.keyspace(name)?, name, text, arguments))
-}
-
-fn run_over(keyspace: &KeyspaceHandle, name: &str, text: &str, arguments: &PicturesArguments) -> Outcome {
-    let Some(out) = &arguments.out else { return Err("give the folder for pictures: --out DIR".into()) };
-    let plan: ImagePlan = text.parse()?;
-    if plan.batch().is_some() {
-        return Err("a batch is for training: leave it out, pictures are written one by one".into());
+pub fn run(target: KeyspaceTarget<'_>, pipeline: &str, application: Option<String>, asked: &PicturesArguments) -> Outcome {
+    let Some(out) = &asked.out else { return Err("give the folder for pictures: --out DIR".into()) };
+    let mut reached = Reached::for_reading(target.store)?;
+    let keys = KeyText::new(reached.format(target.keyspace)?.as_ref());
+    let prefixes = asked.keys.iter().map(|prefix| keys.prefix(prefix)).collect::<Result<_, String>>()?;
+    let request = RunPictures {
+        keyspace: target.keyspace.into(),
+        pipeline: pipeline.into(),
+        prefixes,
+        seed: asked.seed,
+        most: asked.most as u64,
+        application,
+    };
+    let mut pictures = Pictures { out, written: 0, failed: Vec::new(), refused: None };
+    let done = reached.ask(Request::RunPictures(request), &mut pictures);
+    if let Some(refused) = pictures.refused {
+        return Err(refused);
     }
-    let bound = BoundPlan::new(keyspace.store(), &plan)?;
-    fs::create_dir_all(out)?;
-    let set = ImageSet::load(keyspace, name)?;
-    let keys = KeyText::new(keyspace.format()?.as_ref());
-    let wanted = arguments.keys.iter().map(|prefix| keys.prefix(prefix)).collect::<Result<Vec<Vec<u8>>, String>>()?;
-    let is_wanted = |key: &[u8]| wanted.iter().any(|prefix| key.starts_with(prefix));
-    let (mut written, mut failed) = (0, Vec::new());
-    for item in (0..set.len()).filter(|item| is_wanted(set.key(*item))).take(arguments.most) {
-        let chance = ImageChance { seed: arguments.seed, epoch: 0, item: item as u64 };
-        match bound.run(keyspace, set.key(item), chance) {
-            Ok(frame) => {
-                write(&frame, out, set.key(item))?;
-                written += 1;
-            }
-            Err(error) => failed.push(error),
-        }
-    }
-    print(format!("wrote {written} pictures into {}\n", out.display()).as_bytes())?;
-    match &failed[..] {
-        [] if written == 0 => Err(format!("no key begins with {}", arguments.keys.join(" or ")).into()),
+    done?;
+    print(format!("wrote {} pictures into {}\n", pictures.written, out.display()).as_bytes())?;
+    match &pictures.failed[..] {
+        [] if pictures.written == 0 => Err(format!("no key begins with {}", asked.keys.join(" or ")).into()),
         [] => Ok(()),
         failed => Err(told(failed).into()),
+    }
+}
+
+/// Takes pictures, and writes each into a folder.
+struct Pictures<'a> {
+    out: &'a Path,
+    written: u64,
+    failed: Vec<String>,
+    /// Why no more are taken.
+    refused: Option<Box<dyn Error>>,
+}
+
+impl Caller for Pictures<'_> {
+    fn take(&mut self, reply: Reply) -> Result<(), CallerLeft> {
+        match reply {
+            Reply::Picture { key, frame } => match write(&frame, self.out, &key) {
+                Ok(()) => self.written += 1,
+                Err(error) => {
+                    self.refused = Some(error);
+                    return Err(CallerLeft);
+                }
+            },
+            Reply::NoPicture(why) => self.failed.push(why),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, _values: &[Option<Scalar<'_>>]) {}
+
+    fn has_left(&mut self) -> bool {
+        false
     }
 }
 
 fn write(frame: &[u8], out: &Path, key: &[u8]) -> Outcome {
     let frame = Frame::pixels(frame).map_err(|error| format!("{error}: leave normalize and layout out"))?;
     let name = String::from_utf8_lossy(key).replace('/', "_");
+    fs::create_dir_all(out)?;
     Ok(fs::write(out.join(name), encode_jpeg(frame, JpegQuality::default())?)?)
 }
 
-fn told(failed: &[PictureError]) -> String {
-    let lines: Vec<String> = failed.iter().take(10).map(PictureError::to_string).collect();
-    format!("{} pictures failed:\n{}", failed.len(), lines.join("\n"))
-}
-
-/// Runs `work` on the store without a server, and closes it.
-fn with_store<R>(
-    arguments: &StoreArguments,
-    options: Options,
-    work: impl FnOnce(&Store) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    check_memory(arguments.memory)?;
-    let place = arguments.place();
-    let store = opening::open(&place, &options)?;
-    let result = work(&store).map_err(|error| of_store(&place, &store, error));
-    let closed = store.close();
-    // The first error is the more informative one.
-    let result = result?;
-    closed.map_err(OpenError::of_store(place.path()))?;
-    Ok(result)
-}
-
-/// Runs `work` on the store without a server. The store stays unchanged.
-fn read_store<R>(
-    arguments: &StoreArguments,
-    work: impl FnOnce(&Store) -> Result<R, Box<dyn Error>>,
-) -> Result<R, Box<dyn Error>> {
-    check_memory(arguments.memory)?;
-    let place = arguments.place();
-    let store = offline_options(arguments).open_read_only(place.clone()).map_err(OpenError::from)?;
-    work(&store).map_err(|error| of_store(&place, &store, error))
-}
-
-/// The error with the store's path, if it is the store's.
-fn of_store(place: &Place, store: &Store, error: Box<dyn Error>) -> Box<dyn Error> {
-    match error.downcast::<tapetum::Error>() {
-        Ok(error) => OpenError::of_open(store, place)(*error).into(),
-        Err(other) => other,
-    }
+fn told(failed: &[String]) -> String {
+    format!("{} pictures failed:\n{}", failed.len(), failed[..failed.len().min(FAILURES_TOLD)].join("\n"))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats, StoreFigure};
-use tapetum_drive::engine::StageSnapshot;
+use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
 use crate::logging::LogLosses;
 use crate::store::failure_log::FailureLog;
@@ -13,6 +13,7 @@ use device_stats::{DeviceFigures, HeldDevices};
 use latencies::RequestLatencies;
 use observers::Observers;
 
+pub mod application_stats;
 pub mod device_stats;
 mod drive_stats;
 pub mod exporter_names;
@@ -209,6 +210,8 @@ pub struct Figures {
     pub keyspace_writes: Box<dyn Fn() -> Vec<(KeyspaceId, KeyspaceWrites)> + Send + Sync>,
     pub slabs: Box<dyn Fn() -> Vec<SlabClass> + Send + Sync>,
     pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
+    pub applications: Box<dyn Fn() -> Vec<ApplicationSnapshot> + Send + Sync>,
+    pub requests_held_bytes: Box<dyn Fn() -> usize + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     pub log: LogLosses,
 }
@@ -234,6 +237,8 @@ impl Default for Figures {
             keyspace_writes: Box::new(Vec::new),
             slabs: Box::new(Vec::new),
             stages: Box::new(Vec::new),
+            applications: Box::new(Vec::new),
+            requests_held_bytes: Box::new(|| 0),
             udp_dropped_unseen: Box::new(|| Some(0)),
             log: LogLosses::default(),
         }
@@ -307,6 +312,12 @@ impl Figures {
                 "Memory of the server's process that is in DRAM",
                 resident_bytes,
             ),
+            Figure::new(
+                "requests_held_bytes",
+                Gauge,
+                "Memory that requests and answers hold, beyond what each connection has for itself",
+                (self.requests_held_bytes)(),
+            ),
             Figure::new("max_connections", Gauge, "Connections that there may be", self.connections_max),
             Figure::new("curr_connections", Gauge, "Connections that there are", connections),
             Figure::new(
@@ -378,6 +389,7 @@ impl Figures {
         let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
         held_devices(&items, &writes, |held| self.devices.append(&mut page, held));
         keyspace_stats::append(&mut page, &items, &writes);
+        application_stats::append(&mut page, &(self.applications)());
         exporter_names::append(&mut page, &figures, &classes);
         page
     }

@@ -139,7 +139,7 @@ impl Errands {
 pub fn run(
     slot: Arc<StoreSlot>,
     orders: Orders,
-    memory: MemoryShares,
+    memory: Arc<MemoryShares>,
     take_census: impl Fn((usize, u64)) + Send + 'static,
     answered: impl Fn(usize, u64, Answer) + Send + 'static,
 ) -> io::Result<()> {
@@ -161,7 +161,32 @@ pub fn run(
 /// The front doors' fixed part of the whole memory budget, and the place where the whole is stored.
 pub struct MemoryShares {
     pub front_bytes: u64,
-    pub set_total_bytes: Box<dyn Fn(u64) + Send>,
+    pub set_total_bytes: Box<dyn Fn(u64) + Send + Sync>,
+}
+
+impl MemoryShares {
+    /// Changes what store and front doors have together.
+    pub fn resize(&self, store: &Store, bytes: u64) -> Result<(), tapetum::Error> {
+        if let Some(why) = machine::why_too_much(bytes) {
+            return Err(tapetum::Error::Options(why));
+        }
+        match store.resize_memory(bytes.saturating_sub(self.front_bytes)) {
+            Ok(()) => {
+                (self.set_total_bytes)(bytes);
+                Ok(())
+            }
+            // The store's error counts only the store's own part.
+            Err(tapetum::Error::TooLittleMemory { least_bytes, needed_for, .. }) => {
+                let front = tapetum_drive::Size(self.front_bytes);
+                Err(tapetum::Error::TooLittleMemory {
+                    memory_bytes: bytes,
+                    least_bytes: least_bytes.saturating_add(self.front_bytes),
+                    needed_for: format!("{needed_for}, beside the {front} of the front doors"),
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 fn perform(store: &Store, memory: &MemoryShares, errand: &Errand) -> Answer {
@@ -173,7 +198,7 @@ fn perform(store: &Store, memory: &MemoryShares, errand: &Errand) -> Answer {
         Errand::Connections => unreachable!("the workers tell"),
         Errand::List(order) => list(store, order.clone()).unwrap_or_else(Answer::Failed),
         Errand::Resize { size: Size::Capacity, bytes } => resized(store.resize_capacity(*bytes), "capacity", *bytes),
-        Errand::Resize { size: Size::Memory, bytes } => resized(resize_memory(store, memory, *bytes), "memory", *bytes),
+        Errand::Resize { size: Size::Memory, bytes } => resized(memory.resize(store, *bytes), "memory", *bytes),
     }
 }
 
@@ -191,28 +216,6 @@ fn list(store: &Store, order: ListOrder) -> Result<Answer, tapetum::Error> {
         }
     }
     Ok(Answer::Listed { text, next: Some(ListOrder { keyspace, cursor, dump }) })
-}
-
-fn resize_memory(store: &Store, memory: &MemoryShares, bytes: u64) -> Result<(), tapetum::Error> {
-    if let Some(why) = machine::why_too_much(bytes) {
-        return Err(tapetum::Error::Options(why));
-    }
-    match store.resize_memory(bytes.saturating_sub(memory.front_bytes)) {
-        Ok(()) => {
-            (memory.set_total_bytes)(bytes);
-            Ok(())
-        }
-        // The store's error counts only the store's own part.
-        Err(tapetum::Error::TooLittleMemory { least_bytes, needed_for, .. }) => {
-            let front = tapetum_drive::Size(memory.front_bytes);
-            Err(tapetum::Error::TooLittleMemory {
-                memory_bytes: bytes,
-                least_bytes: least_bytes.saturating_add(memory.front_bytes),
-                needed_for: format!("{needed_for}, beside the {front} of the front doors"),
-            })
-        }
-        Err(error) => Err(error),
-    }
 }
 
 fn lines(lines: Result<Vec<(String, String)>, tapetum::Error>) -> Answer {

@@ -28,7 +28,7 @@ use tapetum::{
     Request, Session, SlabClass, Stats, Store, ValueRange,
 };
 use tapetum_drive::Event;
-use tapetum_drive::engine::StageSnapshot;
+use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
 /// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
@@ -190,6 +190,11 @@ impl StoreSlot {
     /// The classes of slots in DRAM, the smallest first.
     pub fn slabs(&self) -> Vec<SlabClass> {
         self.figures(Store::slabs, |last| last.slabs.clone())
+    }
+
+    /// Counters of the applications that have shares of the drive; none without a store.
+    pub fn applications(&self) -> Vec<ApplicationSnapshot> {
+        self.store().map_or_else(|_| Vec::new(), |store| store.applications())
     }
 
     /// Counters of the drive's programs as stages of pipelines.

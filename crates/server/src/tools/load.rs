@@ -55,8 +55,13 @@ impl Failure {
 
     /// The failure in words. `what` names the numbered thing, such as a line.
     pub fn told(self, what: &str) -> String {
+        self.told_of(|number| format!("{what} {number}"))
+    }
+
+    /// The failure in words, and the thing by its name.
+    pub fn told_of(self, name: impl FnOnce(u64) -> String) -> String {
         match self.number {
-            Some(number) => format!("{what} {number}: {}", self.why),
+            Some(number) => format!("{}: {}", name(number), self.why),
             None => self.why,
         }
     }

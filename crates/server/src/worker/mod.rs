@@ -72,7 +72,7 @@ const ID_LISTENER: u64 = 1 << 32;
 /// State that all workers share.
 pub struct Shared {
     pub limits: Limits,
-    pub budget: Budget,
+    pub budget: Arc<Budget>,
     pub figures: Figures,
     pub errands: Errands,
     pub listeners: Vec<Listener>,

@@ -540,6 +540,11 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
     scratch.succeeds(&[&resize[..], &["--memory", least]].concat());
     let error = scratch.fails(&[&resize[..], &["--memory", "900TiB"]].concat());
     assert!(error.contains("memory stays as it is: 900TiB is more than this machine has"), "{error}");
+    // The same beside the data.
+    let told = scratch.succeeds(&["resize", "--memory", "64MiB"]);
+    assert_eq!(told, "memory is 64 MiB now\n");
+    let error = scratch.fails(&["resize", "--memory", "1MiB"]);
+    assert!(error.contains("memory stays as it is") && error.contains("front doors"), "{error}");
     server.stop();
     assert_eq!(limit(&scratch), 199);
     scratch.succeeds(&["resize", "--capacity", "256MiB"]);
@@ -565,8 +570,8 @@ fn a_store_grows_while_it_serves_and_while_it_does_not() {
             resize().arg("--config").arg(&settings).output().unwrap(),
         ] {
             let error = String::from_utf8_lossy(&refused.stderr);
-            assert_eq!(refused.status.code(), Some(2), "{error}");
-            assert!(error.contains("--memory is what a running server may use"), "{error}");
+            assert_eq!(refused.status.code(), Some(1), "{error}");
+            assert!(error.contains("memory is what a running one may use"), "{error}");
         }
     }
     assert_eq!(limit(&scratch), 299);

@@ -2,6 +2,7 @@
 //! server's socket does about what is not a command, and with commands that go away.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output, Stdio};
@@ -327,7 +328,10 @@ fn figure(stats: &str, name: &str) -> u64 {
 fn the_drives_threads_are_shared_by_applications_and_each_is_counted() {
     let scratch = Scratch::new("units");
     much(&scratch);
-    let server = scratch.serve(&["--compute-units", "scan=1,zstd=1", "--weight", "train=4,report=1"]);
+    let units = ["--compute-units", "scan=1,zstd=1", "--weight", "train=4,report=1"];
+    let words = ["serve", "--memory", "64MiB", "--memcached", "none", "--metrics", "127.0.0.1:0"];
+    let server = Served::start_when(&mut scratch.command(&[&words[..], &units].concat()), "Prometheus at");
+    let metrics = server.log.split("http://").nth(1).and_then(|rest| rest.split("/metrics").next()).unwrap().to_owned();
     let query = ["scan", "much", "--fields", "key: k string; value: v string", "--select", "count(*)", "--explain"];
     for (application, times) in [("train", 3), ("report", 1)] {
         for _ in 0..times {
@@ -341,6 +345,12 @@ fn the_drives_threads_are_shared_by_applications_and_each_is_counted() {
     assert!(pipelines("train") >= 3 * pipelines("report") && pipelines("report") > 0, "{stats}");
     assert_eq!(figure(&stats, "application_weight:train"), 4);
     assert!(figure(&stats, "stage_tasks:scan") > 0);
+    let mut page = String::new();
+    let mut scraper = TcpStream::connect(metrics).unwrap();
+    scraper.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    scraper.read_to_string(&mut page).unwrap();
+    assert!(page.contains("tapetum_application_weight{application=\"train\"} 4"), "{page}");
+    assert!(page.contains("tapetum_drive_stage_scan_runs"), "{page}");
     let unknown = failed(scratch.run(&[&query[..], &["--application", "trian"]].concat(), b""));
     assert!(unknown.contains("default, train, report"), "{unknown}");
     server.stop();
@@ -430,5 +440,38 @@ fn a_keyspace_that_is_dropped_under_a_scan_ends_it_and_not_the_server() {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("was dropped"), "{told}");
     assert_eq!(scratch.succeeds(&["keyspace", "list"]), "default\thashed\t0\n");
+    server.stop();
+}
+
+#[test]
+fn commands_take_their_memory_from_the_servers_and_none_keeps_it_by_doing_nothing() {
+    let scratch = Scratch::new("memory");
+    let server = scratch.serve(&[]);
+    let address = format!("unix:{}", scratch.0.join("socket").display());
+    let held_bytes = || {
+        let output = tapetum(&["stats", "--memcached", &address]).output().unwrap();
+        figure(&succeeded(output), "requests_held_bytes")
+    };
+    // Announces more than the server has for requests, and sends none of it.
+    let hang = || {
+        let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+        let body_bytes: u32 = 16 << 20;
+        stream.write_all(&tapetum_service::socket::frame::greeting()).unwrap();
+        stream.write_all(&[&body_bytes.to_le_bytes()[..], &[1]].concat()).unwrap();
+        while held_bytes() < u64::from(body_bytes) {}
+        stream
+    };
+    drop(hang());
+    while held_bytes() > 0 {}
+    // Small ones go on; a large one goes on when the other was let go.
+    let hanging = hang();
+    scratch.succeeds(&["put", "small", "value"]);
+    let value = "v".repeat(1 << 20);
+    succeeded(scratch.run(&["put", "large", "-"], value.as_bytes()));
+    assert_eq!(scratch.succeeds(&["get", "large"]).len(), value.len());
+    let mut told = Vec::new();
+    (&hanging).read_to_end(&mut told).unwrap();
+    assert_eq!(told, tapetum_service::socket::frame::greeting(), "it is let go");
+    while held_bytes() > 0 {}
     server.stop();
 }

@@ -5,18 +5,21 @@
 mod costs;
 mod items;
 mod keyspaces;
+#[cfg(feature = "images")]
+mod pictures;
 mod queries;
 mod storing;
 
-use tapetum::{KeyspaceHandle, Place, Store};
+use tapetum::{Application, KeyspaceHandle, Place, Store};
 
 use crate::caller::Caller;
 use crate::escapes::word;
 use crate::failure::Failure;
 use crate::inspect_lines;
-use crate::pipelines::{self, PipelineRun, UnitChoice};
+use crate::pipelines::{self, ItemRun, PipelineRun};
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::serving_store::ServingStore;
 
 /// Bytes of an output that are told at once.
 const PART_BYTES: usize = 4 << 20;
@@ -28,6 +31,8 @@ pub struct OpenStore<'a> {
     pub place: &'a Place,
     /// Programs of the drive that have threads of their own, and how many.
     pub compute_units: &'a [(String, u16)],
+    /// The server that has it open, if it is one.
+    pub server: Option<&'a dyn ServingStore>,
 }
 
 impl OpenStore<'_> {
@@ -42,7 +47,13 @@ impl OpenStore<'_> {
     /// A keyspace, for work at the drive that is an application's.
     fn keyspace_for(&self, name: &str, application: Option<&str>) -> Result<KeyspaceHandle, Failure> {
         let keyspace = self.keyspace(name)?;
-        let Some(application) = application else { return Ok(keyspace) };
+        Ok(match application {
+            Some(name) => keyspace.of_application(self.application(name)?),
+            None => keyspace,
+        })
+    }
+
+    fn application(&self, application: &str) -> Result<Application, Failure> {
         let known = self.store.applications();
         if !known.iter().any(|known| known.name == application) {
             let names: Vec<&str> = known.iter().map(|application| &application.name[..]).collect();
@@ -51,7 +62,7 @@ impl OpenStore<'_> {
                 names.join(", ")
             )));
         }
-        Ok(keyspace.of_application(self.store.application(application).map_err(|error| self.failure(error))?))
+        self.store.application(application).map_err(|error| self.failure(error))
     }
 
     fn units_of(&self, program: &str) -> Option<u16> {
@@ -93,6 +104,12 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
             let keyspace = open.keyspace_for(&keyspace, application.as_deref())?;
             run_pipeline(open, &keyspace, &key, &pipeline, caller)
         }
+        #[cfg(feature = "images")]
+        Request::RunPictures(asked) => pictures::run(open, &asked, caller),
+        #[cfg(not(feature = "images"))]
+        Request::RunPictures(_) => Err(Failure::bad(
+            "this tapetum was built without pictures: build the one that serves the store with --features images",
+        )),
         Request::Figures => figures(open, caller),
         Request::Inspect => {
             let inspection = tapetum::inspect(open.store).map_err(|error| open.failure(error))?;
@@ -106,6 +123,10 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::Grow { capacity_bytes } => {
             open.store.resize_capacity(capacity_bytes).map_err(|error| open.failure(error))
         }
+        Request::ResizeMemory { memory_bytes } => match open.server {
+            Some(server) => server.resize_memory(open.store, memory_bytes).map_err(|error| open.failure(error)),
+            None => Err(Failure::bad("memory is a running server's: give --memory to `tapetum serve`")),
+        },
     }
 }
 
@@ -116,13 +137,15 @@ fn run_pipeline(
     text: &str,
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let units: Vec<String> = open.compute_units.iter().map(|(name, units)| format!("{name}={units}")).collect();
-    let ran = pipelines::run_item(keyspace, key, text, UnitChoice { compute_units: &units, pin: false });
-    let ran = ran.map_err(|error| match error.downcast::<tapetum::Error>() {
+    let ran = pipelines::run_item(keyspace, key, text).map_err(|error| match error.downcast::<tapetum::Error>() {
         Ok(error) => open.failure(*error),
         Err(other) => Failure::bad(other.to_string()),
     })?;
-    let Some(PipelineRun { bytes, stages }) = ran else { return Ok(()) };
+    let PipelineRun { bytes, stages } = match ran {
+        ItemRun::Ran(ran) => ran,
+        ItemRun::NoItem => return Ok(()),
+        ItemRun::TooLong => return Ok(caller.take(Reply::TooLong)?),
+    };
     caller.take(Reply::Stages(stages))?;
     // As much as a frame may have.
     for part in bytes.chunks(PART_BYTES) {

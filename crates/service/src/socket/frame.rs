@@ -28,8 +28,8 @@ pub const GREETING_BYTES: usize = 12;
 pub const HEAD_BYTES: usize = 5;
 /// The longest body of a request: a value, its key, and a little.
 pub const REQUEST_BYTES_MAX: usize = (16 << 20) + (1 << 20);
-/// The longest body of an answer.
-pub const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// The longest body of an answer: a picture, its key, and a little.
+pub const ANSWER_BYTES_MAX: usize = (64 << 20) + (1 << 20);
 /// The longest text of a program's version.
 pub const VERSION_BYTES_MAX: usize = 64;
 

@@ -22,24 +22,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tapetum::{Error, Place, Store};
+use tapetum::Place;
 
+use crate::serving_store::ServingStore;
 use super::path::SocketPath;
 use super::serving;
 
 /// The most clients at once. Each may hold a request's worth of memory.
 pub const CLIENTS_MAX: usize = 64;
+/// How often a server that stops looks for those that it serves: for ten seconds.
+const STOP_LOOKS: u32 = 500;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
-
-/// Where the server has its store.
-pub trait StoreSource: Send + Sync + 'static {
-    /// The store, or why there is none now.
-    fn store(&self) -> Result<Arc<Store>, Error>;
-}
 
 /// What all clients share.
 pub(super) struct ListenerShared {
-    pub source: Box<dyn StoreSource>,
+    pub source: Box<dyn ServingStore>,
     pub place: Place,
     pub compute_units: Vec<(String, u16)>,
     pub is_stopping: AtomicBool,
@@ -66,7 +63,7 @@ impl ServiceListener {
     /// # Errors
     /// If the socket cannot be made, or something else has its name.
     pub fn start(
-        source: Box<dyn StoreSource>,
+        source: Box<dyn ServingStore>,
         place: Place,
         compute_units: Vec<(String, u16)>,
     ) -> io::Result<ServiceListener> {
@@ -85,7 +82,7 @@ impl ServiceListener {
         &self.path
     }
 
-    /// Lets everybody go, removes the socket, and waits until no request holds the store.
+    /// Lets everybody go, removes the socket, and waits until no request holds the store; not for long, as a resize may take long.
     pub fn stop(self) {
         self.shared.is_stopping.store(true, Ordering::Release);
         // If it is gone already, nothing is lost.
@@ -93,7 +90,7 @@ impl ServiceListener {
         // Whoever waits in it for a client wakes up.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Read);
         let _ = self.accepting.join();
-        loop {
+        for _ in 0..STOP_LOOKS {
             let clients = self.shared.clients();
             if clients.is_empty() {
                 return;
@@ -154,7 +151,7 @@ fn begin(stream: UnixStream, shared: &Arc<ListenerShared>) -> io::Result<()> {
     let number = shared.client_next.fetch_add(1, Ordering::Relaxed);
     shared.clients().insert(number, stream.try_clone()?);
     let leaves = Leaves { shared: Arc::clone(shared), number };
-    std::thread::Builder::new().name("command".into()).spawn(move || serving::serve(&stream, &leaves.shared))?;
+    std::thread::Builder::new().name("command".into()).spawn(move || serving::serve(&stream, &leaves.shared, number))?;
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! One client of the socket: greets it, and does what it asks, one request after the other.
 //!
 //! A client that goes away is noticed while its request is served, and so is a store that is wanted back. One that reads nothing holds one
-//! part of its answer, and whoever needs the flash that its query holds takes it.
+//! part of its answer, and whoever needs the flash that its query holds takes it. Requests and parts of answers are taken from the server's
+//! memory, and wait until there is some.
 //!
 //! Threads: one for each client.
 
@@ -29,6 +30,12 @@ use crate::request::Request;
 
 /// How often it looks whether the client, or the store, has gone.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
+/// What each client may hold besides, so that small requests go on when there is no memory.
+const FREE_BYTES: usize = 16 << 10;
+/// After this time a client that does nothing is let go, if others wait for the memory that it holds.
+const STALLED: Duration = Duration::from_secs(10);
+/// How often it looks whether there is memory again.
+const MEMORY_LOOK: Duration = Duration::from_millis(2);
 /// A client says which version it is within this time.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// What those are told who speak something else.
@@ -36,9 +43,9 @@ const NOT_FOR_PEOPLE: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\
     this socket is for the commands of tapetum: see `tapetum help`\r\n";
 
 /// Serves a client until it goes, or the server stops.
-pub fn serve(stream: &UnixStream, shared: &ListenerShared) {
+pub fn serve(stream: &UnixStream, shared: &ListenerShared, number: u64) {
     // A client that breaks off has no one to be told to.
-    if let Err(error) = serve_requests(stream, shared) {
+    if let Err(error) = serve_requests(stream, shared, number) {
         tracing::debug!("a command's connection ended: {error}");
     }
 }
@@ -51,18 +58,17 @@ pub fn refuse_full(mut stream: &UnixStream) {
     let _ = stream.write_all(&[frame::greeting(), frame].concat());
 }
 
-fn serve_requests(mut stream: &UnixStream, shared: &ListenerShared) -> io::Result<()> {
+fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> io::Result<()> {
     stream.set_write_timeout(Some(LOOK))?;
     if !greet(stream)? {
         return Ok(());
     }
     stream.set_read_timeout(None)?;
     while let Some(head) = next_head(stream)? {
-        let mut caller = SocketCaller::new(stream, shared);
+        let mut caller = SocketCaller::new(stream, shared, number);
         let done = match FrameHead::parse(head, REQUEST_BYTES_MAX) {
             Ok(FrameHead { kind: FrameKind::Request, body_bytes }) => {
-                let mut body = vec![0; body_bytes];
-                stream.read_exact(&mut body)?;
+                let body = caller.read_body(body_bytes)?;
                 done(&body, shared, &mut caller)
             }
             Ok(_) => Err(Failure::bad("the frame is no request, and clients send nothing else")),
@@ -117,7 +123,8 @@ fn done(body: &[u8], shared: &ListenerShared, caller: &mut SocketCaller<'_>) -> 
     let gone = |error: tapetum::Error| Failure::new(FailureKind::Unavailable, error.to_string());
     let store = shared.source.store().map_err(gone)?;
     let (store, place, compute_units) = (&*store, &shared.place, &shared.compute_units[..]);
-    let done = execute(OpenStore { store, place, compute_units }, request, caller);
+    let open = OpenStore { store, place, compute_units, server: Some(&*shared.source) };
+    let done = execute(open, request, caller);
     match (done, shared.source.store()) {
         (Err(_), _) if shared.is_stopping.load(Ordering::Acquire) => {
             Err(Failure::new(FailureKind::Unavailable, "the server stops: ask again when it serves again"))
@@ -128,10 +135,18 @@ fn done(body: &[u8], shared: &ListenerShared, caller: &mut SocketCaller<'_>) -> 
     }
 }
 
+/// The part of so many bytes that is taken from the server's memory.
+fn charged(bytes: usize) -> usize {
+    if bytes <= FREE_BYTES { 0 } else { bytes }
+}
+
 /// A client that waits for an answer.
 struct SocketCaller<'a> {
     stream: &'a UnixStream,
     shared: &'a ListenerShared,
+    number: u64,
+    /// Bytes of the server's memory that it has taken.
+    held_bytes: usize,
     rows: Option<RowWriter>,
     /// When it was last looked for.
     looked: Instant,
@@ -143,10 +158,12 @@ struct SocketCaller<'a> {
 }
 
 impl<'a> SocketCaller<'a> {
-    fn new(stream: &'a UnixStream, shared: &'a ListenerShared) -> SocketCaller<'a> {
+    fn new(stream: &'a UnixStream, shared: &'a ListenerShared, number: u64) -> SocketCaller<'a> {
         SocketCaller {
             stream,
             shared,
+            number,
+            held_bytes: 0,
             rows: None,
             looked: Instant::now(),
             has_left: false,
@@ -155,23 +172,98 @@ impl<'a> SocketCaller<'a> {
         }
     }
 
+    /// Waits until the server has so much memory for it.
+    ///
+    /// # Errors
+    /// If the client goes meanwhile, or the store is wanted back.
+    fn take_memory(&mut self, bytes: usize) -> io::Result<()> {
+        let source = &*self.shared.source;
+        let bytes = charged(bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        if !source.take_memory(self.number, bytes) {
+            source.wait_for_memory(true);
+            let taken: io::Result<()> = loop {
+                std::thread::sleep(MEMORY_LOOK);
+                if source.take_memory(self.number, bytes) {
+                    break Ok(());
+                }
+                if self.looks_gone() {
+                    break Err(io::ErrorKind::ConnectionAborted.into());
+                }
+            };
+            source.wait_for_memory(false);
+            taken?;
+        }
+        self.held_bytes += bytes;
+        Ok(())
+    }
+
+    /// Reads the body of a request.
+    ///
+    /// # Errors
+    /// If the client goes meanwhile, or sends nothing while others wait for the memory that it holds.
+    fn read_body(&mut self, body_bytes: usize) -> io::Result<Vec<u8>> {
+        // As bytes, and as what they say.
+        self.take_memory(2 * body_bytes)?;
+        let (mut body, mut read) = (vec![0; body_bytes], 0);
+        self.stream.set_read_timeout(Some(LOOK))?;
+        let mut moved = Instant::now();
+        while read < body_bytes {
+            match self.stream.read(&mut body[read..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => (read, moved) = (read + more, Instant::now()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stay(moved)?,
+                Err(error) => return Err(error),
+            }
+        }
+        self.stream.set_read_timeout(None)?;
+        Ok(body)
+    }
+
+    /// Whether to wait on for a client that neither sends nor reads.
+    ///
+    /// # Errors
+    /// If not.
+    fn stay(&self, moved: Instant) -> io::Result<()> {
+        if self.looks_gone() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        if moved.elapsed() >= STALLED && self.shared.source.is_memory_wanted() {
+            tracing::warn!("let a command go that held memory and neither sent nor read");
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    fn give_memory(&mut self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.held_bytes -= bytes;
+        self.shared.source.give_memory(self.number, bytes, self.held_bytes == 0);
+    }
+
     /// Writes all of it, unless the client goes, or the store is wanted back.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let written = self.write_all(bytes);
+        let written = self.take_memory(bytes.len()).and_then(|()| {
+            let written = self.write_all(bytes);
+            self.give_memory(charged(bytes.len()));
+            written
+        });
         self.is_broken |= written.is_err();
         written
     }
 
     fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut moved = Instant::now();
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
-                Ok(written) => bytes = &bytes[written..],
+                Ok(written) => (bytes, moved) = (&bytes[written..], Instant::now()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if self.looks_gone() {
-                        return Err(io::ErrorKind::ConnectionAborted.into());
-                    }
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stay(moved)?,
                 Err(error) => return Err(error),
             }
         }
@@ -200,6 +292,12 @@ impl<'a> SocketCaller<'a> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let is_away = poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0);
         is_away || self.shared.is_stopping.load(Ordering::Acquire) || self.shared.source.store().is_err()
+    }
+}
+
+impl Drop for SocketCaller<'_> {
+    fn drop(&mut self) {
+        self.give_memory(self.held_bytes);
     }
 }
 

@@ -131,19 +131,32 @@ impl From<Error> for ImportError {
     }
 }
 
-/// A file, its key, its class.
-struct FoundFile {
-    path: PathBuf,
-    key: String,
-    label: u32,
-    /// When it has been read.
+/// A file of a [`PictureFolder`].
+pub struct PictureFile {
+    pub path: PathBuf,
+    pub key: String,
+    /// Its class.
+    pub label: u32,
+    /// Known when it has been read.
     bytes: u32,
 }
 
+impl PictureFile {
+    /// What is in it.
+    pub fn read(&mut self) -> Result<Vec<u8>, ImportError> {
+        let value = fs::read(&self.path).map_err(|error| ImportError::Read { path: self.path.clone(), error })?;
+        self.bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
+        Ok(value)
+    }
+}
+
+/// The pictures below a folder: which there are, not what is in them.
 #[derive(Default)]
-struct FoundFiles {
-    files: Vec<FoundFile>,
-    left_out: LeftOut,
+pub struct PictureFolder {
+    pub files: Vec<PictureFile>,
+    /// A name of each class.
+    pub classes: Vec<String>,
+    pub left_out: LeftOut,
 }
 
 /// Imports a folder. `progress` hears of files and bytes so far, and of how many files there are, and says whether to go on.
@@ -155,10 +168,8 @@ pub fn import_folder(
     folder: &Path,
     mut progress: impl FnMut(&ImportReport, u64) -> bool,
 ) -> Result<ImportReport, ImportError> {
-    let (classes, mut found) = find(folder)?;
-    let mut report =
-        ImportReport { left_out: found.left_out, classes: classes.len() as u64, ..ImportReport::default() };
-    let mut set = ImageSet::new(classes);
+    let mut found = PictureFolder::find(folder)?;
+    let mut report = found.report();
     let total = found.files.len() as u64;
     keyspace.store().with_session(|session| {
         Ok(put_files(session, keyspace, &mut found.files, |file| {
@@ -167,16 +178,15 @@ pub fn import_folder(
             progress(&report, total)
         }))
     })??;
-    found.files.iter().for_each(|file| set.push(file.key.as_bytes(), file.label, file.bytes));
-    set.save(keyspace)?;
+    found.set().save(keyspace)?;
     Ok(report)
 }
 
 fn put_files(
     session: &mut Session,
     keyspace: &KeyspaceHandle,
-    files: &mut [FoundFile],
-    mut done: impl FnMut(&FoundFile) -> bool,
+    files: &mut [PictureFile],
+    mut done: impl FnMut(&PictureFile) -> bool,
 ) -> Result<(), ImportError> {
     let (mut replies, mut goes_on) = (Vec::new(), true);
     let mut result = Ok(());
@@ -184,16 +194,15 @@ fn put_files(
     loop {
         while goes_on && result.is_ok() && session.in_flight() < PUTS_MAX && session.has_room() {
             let Some(file) = files.get_mut(submitted) else { break };
-            match fs::read(&file.path) {
+            match file.read() {
                 Ok(value) => {
-                    file.bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
                     let (key, flags) = (file.key.as_bytes(), file.label);
                     let put =
                         Request::Put { key, value: &value, flags, expiry: Expiry::NONE, condition: Condition::Always };
                     assert_eq!(session.submit_to(keyspace.keyspace(), submitted as u64, put), Ok(()), "there is room");
                     submitted += 1;
                 }
-                Err(error) => result = Err(ImportError::Read { path: file.path.clone(), error }),
+                Err(error) => result = Err(error),
             }
         }
         if session.in_flight() == 0 {
@@ -214,35 +223,51 @@ fn put_files(
     }
 }
 
-fn find(folder: &Path) -> Result<(Vec<String>, FoundFiles), ImportError> {
-    let mut found = FoundFiles::default();
-    let (mut classes, mut empty) = (Vec::new(), None);
-    let (folders, files) = entries(folder, true)?;
-    for class in folders {
-        let mut of_class = FoundFiles::default();
-        of_class.walk(folder, &class, classes.len() as u32)?;
-        match of_class.files.is_empty() {
-            true => empty = empty.or(Some((class, of_class.left_out.clone()))),
-            false => classes.push(key_of(folder, &class)?),
+impl PictureFolder {
+    /// Looks for the pictures of a folder.
+    ///
+    /// # Errors
+    /// If there are none, or a class has none.
+    pub fn find(folder: &Path) -> Result<PictureFolder, ImportError> {
+        let mut found = PictureFolder::default();
+        let mut empty = None;
+        let (folders, files) = entries(folder, true)?;
+        for class in folders {
+            let mut of_class = PictureFolder::default();
+            of_class.walk(folder, &class, found.classes.len() as u32)?;
+            match of_class.files.is_empty() {
+                true => empty = empty.or(Some((class, of_class.left_out.clone()))),
+                false => found.classes.push(key_of(folder, &class)?),
+            }
+            found.files.append(&mut of_class.files);
+            found.left_out.append(of_class.left_out);
         }
-        found.files.append(&mut of_class.files);
-        found.left_out.append(of_class.left_out);
+        if let (false, Some((folder, left_out))) = (found.classes.is_empty(), empty) {
+            return Err(ImportError::EmptyClass { folder, left_out });
+        }
+        // Without classes the files of the folder itself are the set.
+        match found.classes.is_empty() {
+            true => files.into_iter().try_for_each(|file| found.add(folder, file, 0))?,
+            false => files.iter().for_each(|file| found.left_out.add(file, true)),
+        }
+        if found.files.is_empty() {
+            return Err(ImportError::Nothing { folder: folder.into(), left_out: found.left_out });
+        }
+        Ok(found)
     }
-    if let (false, Some((folder, left_out))) = (classes.is_empty(), empty) {
-        return Err(ImportError::EmptyClass { folder, left_out });
-    }
-    // Without classes the files of the folder itself are the set.
-    match classes.is_empty() {
-        true => files.into_iter().try_for_each(|file| found.add(folder, file, 0))?,
-        false => files.iter().for_each(|file| found.left_out.add(file, true)),
-    }
-    if found.files.is_empty() {
-        return Err(ImportError::Nothing { folder: folder.into(), left_out: found.left_out });
-    }
-    Ok((classes, found))
-}
 
-impl FoundFiles {
+    /// The report of an import that has taken none of them yet.
+    pub fn report(&self) -> ImportReport {
+        ImportReport { left_out: self.left_out.clone(), classes: self.classes.len() as u64, ..ImportReport::default() }
+    }
+
+    /// The set of its pictures, which have been read.
+    pub fn set(&self) -> ImageSet {
+        let mut set = ImageSet::new(self.classes.clone());
+        self.files.iter().for_each(|file| set.push(file.key.as_bytes(), file.label, file.bytes));
+        set
+    }
+
     fn walk(&mut self, root: &Path, folder: &Path, label: u32) -> Result<(), ImportError> {
         let mut folders = vec![folder.to_path_buf()];
         while let Some(folder) = folders.pop() {
@@ -261,7 +286,7 @@ impl FoundFiles {
             return Ok(());
         }
         let key = key_of(root, &path)?;
-        self.files.push(FoundFile { path, key, label, bytes: 0 });
+        self.files.push(PictureFile { path, key, label, bytes: 0 });
         Ok(())
     }
 }

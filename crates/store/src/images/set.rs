@@ -5,6 +5,7 @@
 
 use crate::api::blocking::KeyspaceHandle;
 use std::fmt;
+use std::ops::Range;
 use tapetum_base::debug_as_text;
 use tapetum_base::error::Error;
 
@@ -123,18 +124,31 @@ impl ImageSet {
 
     /// Writes it to the keyspace that its keys are in.
     pub fn save(&self, keyspace: &KeyspaceHandle) -> Result<(), Error> {
-        let items: Vec<usize> = (0..self.len()).collect();
-        for (number, items) in items.chunks(ENTRIES_OF_A_LIST as usize).enumerate() {
-            let mut list = Vec::new();
-            for item in items {
-                let key = self.key(*item);
-                list.extend_from_slice(&self.labels[*item].to_le_bytes());
-                list.extend_from_slice(&self.file_bytes[*item].to_le_bytes());
-                list.extend_from_slice(&(key.len() as u16).to_le_bytes());
-                list.extend_from_slice(key);
-            }
-            keyspace.put(list_key(number as u64).as_bytes(), &list)?;
+        self.items().try_for_each(|(key, value)| keyspace.put(&key, &value).map(drop))
+    }
+
+    /// Keys and values of the items that it is kept as. The last one is to be written when all others have been.
+    pub fn items(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
+        let step = ENTRIES_OF_A_LIST as usize;
+        let lists = (0..self.len()).step_by(step).enumerate().map(move |(number, from)| {
+            (list_key(number as u64).into_bytes(), self.list(from..self.len().min(from + step)))
+        });
+        lists.chain(std::iter::once_with(|| (HEAD_KEY.to_vec(), self.head())))
+    }
+
+    fn list(&self, items: Range<usize>) -> Vec<u8> {
+        let mut list = Vec::new();
+        for item in items {
+            let key = self.key(item);
+            list.extend_from_slice(&self.labels[item].to_le_bytes());
+            list.extend_from_slice(&self.file_bytes[item].to_le_bytes());
+            list.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            list.extend_from_slice(key);
         }
+        list
+    }
+
+    fn head(&self) -> Vec<u8> {
         let mut head = Vec::new();
         head.extend_from_slice(&VERSION.to_le_bytes());
         head.extend_from_slice(&(self.classes.len() as u32).to_le_bytes());
@@ -144,8 +158,7 @@ impl ImageSet {
             head.extend_from_slice(&(class.len() as u16).to_le_bytes());
             head.extend_from_slice(class.as_bytes());
         }
-        keyspace.put(HEAD_KEY, &head)?;
-        Ok(())
+        head
     }
 
     /// Reads the set of a keyspace.
