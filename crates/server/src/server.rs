@@ -230,7 +230,8 @@ fn figures(
     options: Options,
 ) -> Figures {
     let budget = Arc::clone(budget);
-    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot] = std::array::from_fn(|_| Arc::clone(slot));
+    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot] =
+        std::array::from_fn(|_| Arc::clone(slot));
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
@@ -268,12 +269,7 @@ fn memory_shares(front_bytes: u64, shared: &Arc<Shared>) -> MemoryShares {
 }
 
 /// Starts the thread that runs errands. A resize may outlast the server, and must not keep its sockets open.
-fn do_errands(
-    slot: Arc<StoreSlot>,
-    orders: Orders,
-    memory: Arc<MemoryShares>,
-    shared: &Arc<Shared>,
-) -> io::Result<()> {
+fn do_errands(slot: Arc<StoreSlot>, orders: Orders, memory: Arc<MemoryShares>, shared: &Arc<Shared>) -> io::Result<()> {
     let [answering, asking, waking] = std::array::from_fn(|_| Arc::downgrade(shared));
     shared.figures.observers.serve(move |worker, client| {
         if let Some(shared) = waking.upgrade() {

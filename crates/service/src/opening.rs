@@ -214,21 +214,6 @@ pub fn open_again(place: &Place, flash: Arc<dyn Flash>, options: &Options) -> Re
     Ok(options.open_again(place, flash, |what| tell(&place.path(), what))?)
 }
 
-/// Checks the whole store at `place`. Returns what was read and counted, or what is wrong.
-pub fn check(place: &Place, options: &Options) -> Result<Vec<(&'static str, u64)>, OpenError> {
-    let store = options.open_read_only(place.clone())?;
-    let report = tapetum::check(&store).map_err(OpenError::of_store(place.path()))?;
-    match report.problems.is_empty() {
-        true => Ok(vec![
-            ("segments", report.segments),
-            ("records", report.records),
-            ("valid_records", report.valid_records),
-            ("buffered_records", report.buffered_records),
-        ]),
-        false => Err(OpenError::Damaged { path: place.path(), problems: report.problems }),
-    }
-}
-
 /// The front doors' part of a memory budget.
 pub fn front_bytes(memory_bytes: u64) -> u64 {
     (memory_bytes / 10).clamp(2 << 20, 256 << 20)

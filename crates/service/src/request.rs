@@ -106,6 +106,9 @@ pub enum Request {
     RunPictures(RunPictures),
     /// The store's figures, and the number of items of each keyspace.
     Figures,
+    /// Reads what is on flash and looks at its checksums; of a store that is not served, at all that ties it together as well. Answered with figures,
+    /// or the failure that names the damage.
+    Check,
     /// What the store holds, as lines of [`crate::inspect_lines`].
     Inspect,
     /// Where a key lives, as such lines.
@@ -265,7 +268,7 @@ impl Request {
             | Request::RenameKeyspace { from: name, .. }
             | Request::SetFormat { keyspace: name, .. }
             | Request::GrowBlockDevice { name, .. } => (Role::Admin, Some(name)),
-            Request::Figures | Request::Inspect => (Role::Read, None),
+            Request::Figures | Request::Check | Request::Inspect => (Role::Read, None),
             Request::Grow { .. } | Request::ResizeMemory { .. } => (Role::Admin, None),
         }
     }

@@ -100,7 +100,7 @@ pub use tapetum_kernels::scan::{
     Field, FieldKind, Format, FormatProblem, FormatTextError, Misfit, OwnedScalar, Query, QueryResult, Scalar,
     ScalarType, ScanCounts,
 };
-pub use tools::check::check;
+pub use tools::check::{CheckInUse, check};
 pub use tools::inspect::inspect_drive;
 pub use tools::locate::locate;
 pub use tools::scan::{Scanned, scan};

@@ -1,4 +1,4 @@
-//! The report of an offline check.
+//! What a check finds.
 
 /// The words for damage that costs nothing.
 pub const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
@@ -15,6 +15,22 @@ pub struct CheckReport {
     pub large_values: u64,
     /// The problems found. Each names its place.
     pub problems: Vec<String>,
+}
+
+/// Where a check of a store that is in use goes on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckPlace {
+    /// A segment, or an ordered keyspace.
+    pub number: u32,
+    pub key: Vec<u8>,
+}
+
+/// A part of such a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckPart {
+    pub report: CheckReport,
+    /// `None`: it was the last one.
+    pub next: Option<CheckPlace>,
 }
 
 impl CheckReport {

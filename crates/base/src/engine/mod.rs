@@ -18,7 +18,7 @@ pub mod key_place;
 pub mod scan_layout;
 
 use crate::base::client::BaseClient;
-use crate::engine::check_report::CheckReport;
+use crate::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use crate::engine::inspection::Inspection;
 use crate::engine::job::Job;
 use crate::engine::key_place::KeyPlace;
@@ -103,6 +103,9 @@ pub trait Engine: BaseClient {
 
     /// Reads all of its data on flash and checks it.
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>>;
+
+    /// Reads a part of its data on flash and checks what a checksum tells, while others read and write.
+    fn check_part(self: Arc<Self>, io: Io, from: CheckPlace) -> Task<Result<CheckPart, Error>>;
 
     /// Advances its writes to flash without its jobs. Called when somebody waits for a flush, as only one flush runs at a time.
     fn move_on(&self) {}

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{CommandFactory, Parser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser};
 use tapetum::{NewStore, Options, Place};
 
 #[cfg(feature = "images")]
@@ -553,12 +553,20 @@ pub(super) fn print_stats(lines: &[(String, String)], json: bool) -> Outcome {
 }
 
 fn check(arguments: &StoreArguments) -> Outcome {
-    check_memory(arguments.memory)?;
-    let counts = opening::check(&arguments.place(), &offline_options(arguments))?;
+    let mut reached = Reached::for_reading(arguments)?;
+    let replies = reached.gather(Request::Check)?;
+    let counts = replies.into_iter().filter_map(Reply::into_figures).flatten();
     let mut out = output::stdout();
     for (name, count) in counts {
         writeln!(out, "{name} {count}")?;
     }
     writeln!(out, "no damage found")?;
-    Ok(out.flush()?)
+    out.flush()?;
+    if reached.service.is_served() {
+        tell(
+            "a server has the store open, so the checksums of what is on flash were read, and no more: `tapetum check` of a stopped one also \
+             checks the index, the manifest and what ties the parts together",
+        );
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tapetum::images::{Frame, ImportReport, ImageSet, JpegQuality, PictureFile, PictureFolder, encode_jpeg};
+use tapetum::images::{Frame, ImageSet, ImportReport, JpegQuality, PictureFile, PictureFolder, encode_jpeg};
 use tapetum_kernels::scan::Scalar;
 use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::failure::{Failure, FailureKind};
@@ -45,8 +45,7 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
 fn make_keyspace(service: &mut Service, name: &str) -> Outcome {
     match service.gather(Request::Format { keyspace: name.into() }) {
         Err(Failure { kind: FailureKind::UnknownKeyspace, .. }) => {
-            let wanted =
-                CreateKeyspace { name: name.into(), is_ordered: false, block_device: None, may_exist: true };
+            let wanted = CreateKeyspace { name: name.into(), is_ordered: false, block_device: None, may_exist: true };
             service.gather(Request::CreateKeyspace(wanted))?;
         }
         found => drop(found?),
@@ -82,7 +81,8 @@ fn put_files(sink: &mut ServiceSink<'_>, files: &mut [PictureFile], mut read: im
     for place in 0..files.len() {
         let value = files[place].read()?;
         read(value.len() as u64);
-        let item = ItemRow { key: files[place].key.clone().into(), value, flags: files[place].label, ..ItemRow::default() };
+        let item =
+            ItemRow { key: files[place].key.clone().into(), value, flags: files[place].label, ..ItemRow::default() };
         let put = sink.put(place as u64, item, &mut verdicts);
         judge(put, &mut verdicts, |place| files[place as usize].path.display().to_string())?;
     }
@@ -95,7 +95,9 @@ fn put_set(sink: &mut ServiceSink<'_>, set: &ImageSet) -> Outcome {
     let mut verdicts = Vec::new();
     for (key, value) in set.items() {
         // Whoever reads the last one finds the others.
-        let put = sink.finish(&mut verdicts).and_then(|()| sink.put(0, ItemRow { key, value, ..ItemRow::default() }, &mut verdicts));
+        let put = sink
+            .finish(&mut verdicts)
+            .and_then(|()| sink.put(0, ItemRow { key, value, ..ItemRow::default() }, &mut verdicts));
         judge(put, &mut verdicts, |_| "the list of pictures".into())?;
     }
     let put = sink.finish(&mut verdicts);
@@ -103,11 +105,7 @@ fn put_set(sink: &mut ServiceSink<'_>, set: &ImageSet) -> Outcome {
 }
 
 /// The first thing that was not stored, by its name.
-fn judge(
-    put: Result<(), StoringFailure>,
-    verdicts: &mut Vec<(u64, Verdict)>,
-    name: impl Fn(u64) -> String,
-) -> Outcome {
+fn judge(put: Result<(), StoringFailure>, verdicts: &mut Vec<(u64, Verdict)>, name: impl Fn(u64) -> String) -> Outcome {
     let bad = verdicts.drain(..).find_map(|(number, verdict)| match verdict {
         Verdict::Bad(why) => Some(format!("{}: {why}", name(number))),
         Verdict::Stored | Verdict::Kept => None,
@@ -117,7 +115,12 @@ fn judge(
 }
 
 /// Runs keys through a pipeline, and writes what comes out as JPEG files.
-pub fn run(target: KeyspaceTarget<'_>, pipeline: &str, application: Option<String>, asked: &PicturesArguments) -> Outcome {
+pub fn run(
+    target: KeyspaceTarget<'_>,
+    pipeline: &str,
+    application: Option<String>,
+    asked: &PicturesArguments,
+) -> Outcome {
     let Some(out) = &asked.out else { return Err("give the folder for pictures: --out DIR".into()) };
     let mut reached = Reached::for_reading(target.store)?;
     let keys = KeyText::new(reached.format(target.keyspace)?.as_ref());

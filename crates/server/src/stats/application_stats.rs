@@ -11,10 +11,15 @@ type ApplicationFigure = (&'static str, &'static str, &'static str, fn(&Applicat
 
 const FIGURES: [ApplicationFigure; 3] = [
     ("tapetum_application_weight", "gauge", "Weight of each application at the drive", |of| of.weight.into()),
-    ("tapetum_application_pipelines_total", "counter", "Pipelines of each application that have ended", |of| of.pipelines),
-    ("tapetum_application_unit_us_total", "counter", "Microseconds of the drive's threads that each application took", |of| {
-        of.unit_us
+    ("tapetum_application_pipelines_total", "counter", "Pipelines of each application that have ended", |of| {
+        of.pipelines
     }),
+    (
+        "tapetum_application_unit_us_total",
+        "counter",
+        "Microseconds of the drive's threads that each application took",
+        |of| of.unit_us,
+    ),
 ];
 
 /// For Prometheus: samples for each application.

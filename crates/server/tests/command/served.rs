@@ -475,3 +475,16 @@ fn commands_take_their_memory_from_the_servers_and_none_keeps_it_by_doing_nothin
     while held_bytes() > 0 {}
     server.stop();
 }
+
+#[test]
+fn a_served_store_is_checked_beside_its_clients_and_says_what_was_not() {
+    let scratch = Scratch::new("check");
+    much(&scratch);
+    let server = scratch.serve(&[]);
+    let output = scratch.run(&["check"], b"");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = succeeded(output);
+    assert!(printed.contains("\nno damage found\n") && figure(&printed, "records") >= 20_000, "{printed}");
+    assert!(told.contains("of a stopped one also checks the index"), "{told}");
+    server.stop();
+}

@@ -2,6 +2,7 @@
 //!
 //! Threads: the caller's. Work that takes long asks now and then whether anybody waits for it.
 
+mod check;
 mod costs;
 mod items;
 mod keyspaces;
@@ -111,6 +112,7 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
             "this tapetum was built without pictures: build the one that serves the store with --features images",
         )),
         Request::Figures => figures(open, caller),
+        Request::Check => check::run(open, caller),
         Request::Inspect => {
             let inspection = tapetum::inspect(open.store).map_err(|error| open.failure(error))?;
             Ok(caller.take(Reply::Figures(inspect_lines::to_lines(&inspection)))?)

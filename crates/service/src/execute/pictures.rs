@@ -11,7 +11,8 @@ use crate::request::RunPictures;
 pub fn run(open: OpenStore<'_>, asked: &RunPictures, caller: &mut dyn Caller) -> Result<(), Failure> {
     let RunPictures { keyspace: name, pipeline, prefixes, seed, most, application } = asked;
     let keyspace = open.keyspace(name)?;
-    let plan: ImagePlan = pipeline.parse().map_err(|error: tapetum::images::PlanError| Failure::bad(error.to_string()))?;
+    let plan: ImagePlan =
+        pipeline.parse().map_err(|error: tapetum::images::PlanError| Failure::bad(error.to_string()))?;
     if plan.batch().is_some() {
         return Err(Failure::bad("a batch is for training: leave it out, pictures are written one by one"));
     }

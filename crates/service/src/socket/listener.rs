@@ -24,9 +24,9 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tapetum::Place;
 
-use crate::serving_store::ServingStore;
 use super::path::SocketPath;
 use super::serving;
+use crate::serving_store::ServingStore;
 
 /// The most clients at once. Each may hold a request's worth of memory.
 pub const CLIENTS_MAX: usize = 64;
@@ -151,7 +151,9 @@ fn begin(stream: UnixStream, shared: &Arc<ListenerShared>) -> io::Result<()> {
     let number = shared.client_next.fetch_add(1, Ordering::Relaxed);
     shared.clients().insert(number, stream.try_clone()?);
     let leaves = Leaves { shared: Arc::clone(shared), number };
-    std::thread::Builder::new().name("command".into()).spawn(move || serving::serve(&stream, &leaves.shared, number))?;
+    std::thread::Builder::new()
+        .name("command".into())
+        .spawn(move || serving::serve(&stream, &leaves.shared, number))?;
     Ok(())
 }
 

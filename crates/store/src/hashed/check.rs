@@ -8,7 +8,7 @@ use crate::hashed::large::verify::verify;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
 use std::sync::Arc;
-use tapetum_base::engine::check_report::{CheckReport, MADE_ANEW};
+use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport, MADE_ANEW};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
 use tapetum_kernels::hash::HashKey;
@@ -53,46 +53,31 @@ async fn check_segment(
     report: &mut CheckReport,
 ) -> Result<(), Error> {
     let number = state.descriptor.number;
-    let wrong = |what: String| Error::Corrupt(format!("segment {number}: {what}"));
+    let wrong = |what: String| wrong(number, &what);
     let segment = engine.segments.get(number).ok_or_else(|| wrong("it is not open".into()))?;
-    let entries = key_table(engine, io, &segment).await?;
-    let mut cursor = VictimCursor::new(segment, io, engine.drive.local(), engine.hasher.clone()).await?;
-    let all = Bitmap::full(state.descriptor.entries);
-    let (mut valid_bytes, mut last) = (0, None::<HashKey>);
+    let mut walk = RecordWalk::new(engine, io, segment).await?;
+    let mut valid_bytes = 0;
     let mut large = state.descriptor.large.iter();
-    cursor.advance(&all).await?;
-    while let Some(hash) = cursor.head() {
-        let place = cursor.entry();
-        let entry = entries.get(place as usize).copied();
-        let (header, record) = (cursor.header(), cursor.record());
-        let key = &record[header.header_bytes()..][..header.key_bytes as usize];
-        if entry != Some(Entry::of_record(hash, &header, key, record.len() as u32, engine.hasher.routes())) {
-            return Err(wrong(format!("record {place} is not the one that the key table names")));
-        }
-        if last.is_some_and(|last| last >= hash) {
-            return Err(wrong(format!("record {place} is out of order")));
-        }
-        last = Some(hash);
+    while let Some((place, hash)) = walk.next(engine).await? {
         report.records += 1;
-        if state.valid.get(place) {
-            report.valid_records += 1;
-            valid_bytes += cursor.record().len() as u64;
-            if engine.index.lookup(hash) != Some(number) {
-                return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
+        if !state.valid.get(place) {
+            continue;
+        }
+        report.valid_records += 1;
+        valid_bytes += walk.cursor.record().len() as u64;
+        if engine.index.lookup(hash) != Some(number) {
+            return Err(wrong(format!("the index does not lead to record {place}, which is valid")));
+        }
+        if walk.cursor.header().codec == Codec::OutOfLine {
+            report.large_values += 1;
+            let reference = walk.reference(place)?;
+            if large.next().is_none_or(|named| (named.entry, &named.runs) != (place, &reference.runs)) {
+                return Err(wrong(format!("record {place} is not the large value that the manifest names")));
             }
-            if cursor.header().codec == Codec::OutOfLine {
-                report.large_values += 1;
-                let reference = Record::parse(cursor.record()).ok().and_then(|r| Reference::parse(r.stored).ok());
-                let reference = reference.ok_or_else(|| wrong(format!("record {place} names nothing that can be")))?;
-                if large.next().is_none_or(|named| (named.entry, &named.runs) != (place, &reference.runs)) {
-                    return Err(wrong(format!("record {place} is not the large value that the manifest names")));
-                }
-                if let Err(error) = verify(engine, io, &reference, cursor.header().raw_bytes).await {
-                    report.problems.push(error.to_string());
-                }
+            if let Err(error) = verify(engine, io, &reference, walk.cursor.header().raw_bytes).await {
+                report.problems.push(error.to_string());
             }
         }
-        cursor.advance(&all).await?;
     }
     if let Some(named) = large.next() {
         return Err(wrong(format!("the manifest names a large value in record {}, which is not alive", named.entry)));
@@ -101,6 +86,97 @@ async fn check_segment(
         return Err(wrong(format!("{valid_bytes} valid bytes instead of {}", state.valid_bytes)));
     }
     Ok(())
+}
+
+fn wrong(number: u32, what: &str) -> Error {
+    Error::Corrupt(format!("segment {number}: {what}"))
+}
+
+/// Checks what a segment has on flash while others read and write; then the next one. Which of its records are valid changes meanwhile, and is
+/// not looked at, but for large values: those of records that were replaced may be gone.
+pub async fn check_part(engine: &Arc<HashedEngine>, io: &Io, from: CheckPlace) -> Result<CheckPart, Error> {
+    let mut report = CheckReport::default();
+    let mut numbers = engine.segments.numbers().skip(from.number as usize);
+    let next = |number: u32| Some(CheckPlace { number: number + 1, key: Vec::new() });
+    // As long as it is held here, its room is not given to another one.
+    let found = numbers.find_map(|number| Some((number, engine.segments.get(number)?)));
+    let Some((number, segment)) = found else { return Ok(CheckPart { report, next: None }) };
+    report.segments = 1;
+    match check_stored(engine, io, segment, &mut report).await {
+        Err(Error::Corrupt(what)) => report.problems.push(what),
+        done => done?,
+    }
+    Ok(CheckPart { report, next: next(number) })
+}
+
+async fn check_stored(
+    engine: &Arc<HashedEngine>,
+    io: &Io,
+    segment: Arc<Segment>,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
+    let number = segment.descriptor.number;
+    let mut walk = RecordWalk::new(engine, io, segment).await?;
+    while let Some((place, hash)) = walk.next(engine).await? {
+        report.records += 1;
+        let is_newest = || engine.index.lookup(hash) == Some(number);
+        if !is_newest() {
+            continue;
+        }
+        report.valid_records += 1;
+        if walk.cursor.header().codec == Codec::OutOfLine {
+            let reference = walk.reference(place)?;
+            report.large_values += 1;
+            if let Err(error) = verify(engine, io, &reference, walk.cursor.header().raw_bytes).await
+                && is_newest()
+            {
+                report.problems.push(error.to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The records of a segment in their order, each of which must be the one that the key table names.
+struct RecordWalk {
+    number: u32,
+    entries: Vec<Entry>,
+    cursor: VictimCursor,
+    all: Bitmap,
+    last: Option<HashKey>,
+}
+
+impl RecordWalk {
+    async fn new(engine: &Arc<HashedEngine>, io: &Io, segment: Arc<Segment>) -> Result<RecordWalk, Error> {
+        let (number, all) = (segment.descriptor.number, Bitmap::full(segment.descriptor.entries));
+        let entries = key_table(engine, io, &segment).await?;
+        let cursor = VictimCursor::new(segment, io, engine.drive.local(), engine.hasher.clone()).await?;
+        Ok(RecordWalk { number, entries, cursor, all, last: None })
+    }
+
+    /// Goes to the next record: its number in the segment, and the hash of its key.
+    async fn next(&mut self, engine: &HashedEngine) -> Result<Option<(u32, HashKey)>, Error> {
+        self.cursor.advance(&self.all).await?;
+        let Some(hash) = self.cursor.head() else { return Ok(None) };
+        let place = self.cursor.entry();
+        let (header, record) = (self.cursor.header(), self.cursor.record());
+        let key = &record[header.header_bytes()..][..header.key_bytes as usize];
+        let is = Entry::of_record(hash, &header, key, record.len() as u32, engine.hasher.routes());
+        if self.entries.get(place as usize) != Some(&is) {
+            return Err(wrong(self.number, &format!("record {place} is not the one that the key table names")));
+        }
+        if self.last.is_some_and(|last| last >= hash) {
+            return Err(wrong(self.number, &format!("record {place} is out of order")));
+        }
+        self.last = Some(hash);
+        Ok(Some((place, hash)))
+    }
+
+    /// What the record that it is at names: it is of a large value.
+    fn reference(&self, place: u32) -> Result<Reference, Error> {
+        let reference = Record::parse(self.cursor.record()).ok().and_then(|r| Reference::parse(r.stored).ok());
+        reference.ok_or_else(|| wrong(self.number, &format!("record {place} names nothing that can be")))
+    }
 }
 
 /// The entries of a key table, whose fences must be those that were read from flash.

@@ -1,7 +1,7 @@
 //! The hashed engine as the store knows it.
 
 use crate::hashed::HashedEngine;
-use crate::hashed::check::check_hashed;
+use crate::hashed::check::{check_hashed, check_part};
 use crate::hashed::index::checkpoint;
 use crate::hashed::jobs::hashed_jobs;
 use crate::hashed::locate::locate_hashed;
@@ -9,7 +9,7 @@ use crate::hashed::tier::Tier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tapetum_base::base::client::BaseClient;
-use tapetum_base::engine::check_report::CheckReport;
+use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
 use tapetum_base::engine::{Engine, ItemCounts};
@@ -160,6 +160,10 @@ impl Engine for HashedEngine {
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
         Box::pin(async move { check_hashed(&self, &io).await })
+    }
+
+    fn check_part(self: Arc<Self>, io: Io, from: CheckPlace) -> Task<Result<CheckPart, Error>> {
+        Box::pin(async move { check_part(&self, &io, from).await })
     }
 
     /// Leaves a checkpoint of the index.

@@ -5,14 +5,19 @@ use super::node_table::NodeId;
 use super::search::AnchorKey;
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::SlotClass;
-use super::tree::{OrderedTree, of_search};
-use tapetum_base::engine::check_report::CheckReport;
+use super::tree::{OrderedState, OrderedTree, of_search};
+use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, Piece, cut};
 use tapetum_kernels::mib_sums::MibCheck;
 use tapetum_kernels::ordered::extension::{ExtensionHead, ExtensionReference, crc_of_none, front_bytes};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
+
+/// Nodes that are checked before others have their turn: a MiB.
+const NODES_OF_A_PART: u32 = 256;
+/// How often a node is read before it counts as damaged: it may be being written.
+const TRIES_OF_A_NODE: u32 = 4;
 
 /// Checks all open keyspaces. Dirty pages are checked as they are on flash.
 pub async fn check(engine: &OrderedEngine, io: &Io) -> Result<CheckReport, Error> {
@@ -32,6 +37,51 @@ pub async fn check(engine: &OrderedEngine, io: &Io) -> Result<CheckReport, Error
         }
     }
     Ok(report)
+}
+
+/// Checks some nodes of a keyspace as they are on flash, while others read and write; then the next ones, and the next keyspace.
+pub async fn check_part(engine: &OrderedEngine, io: &Io, from: CheckPlace) -> Result<CheckPart, Error> {
+    let mut report = CheckReport::default();
+    let Some(OrderedShared { state, .. }) = engine.shared() else { return Ok(CheckPart::default()) };
+    let mut trees = state.trees();
+    trees.retain(|tree| u32::from(tree.keyspace.0) >= from.number);
+    trees.sort_unstable_by_key(|tree| tree.keyspace);
+    let Some(tree) = trees.first() else { return Ok(CheckPart::default()) };
+    let number = u32::from(tree.keyspace.0);
+    let mut search = tree.search.handle().map_err(of_search)?;
+    let mut anchor = AnchorKey::new();
+    let key = if number == from.number { &from.key[..] } else { &[] };
+    let mut next = Some(search.floor(key, &mut anchor));
+    for _ in 0..NODES_OF_A_PART {
+        let Some(node) = next else {
+            return Ok(CheckPart { report, next: Some(CheckPlace { number: number + 1, key: Vec::new() }) });
+        };
+        check_node_in_use(io, state, tree, NodeId(node as u32), &mut report).await?;
+        next = search.next(&mut anchor);
+    }
+    Ok(CheckPart { report, next: Some(CheckPlace { number, key: anchor.to_vec() }) })
+}
+
+/// Checks a node that others may write or move meanwhile: it is damaged if it stays where it is, and is never right there.
+async fn check_node_in_use(
+    io: &Io,
+    state: &OrderedState,
+    tree: &OrderedTree,
+    node: NodeId,
+    report: &mut CheckReport,
+) -> Result<(), Error> {
+    let mut tries = 0;
+    while let Some(home) = state.cache.table.home(node) {
+        let mut found = CheckReport::default();
+        check_node(io, tree, home.slot, home.stamp, &mut found).await?;
+        let stays = state.cache.table.home(node).is_some_and(|now| (now.slot, now.stamp) == (home.slot, home.stamp));
+        tries += u32::from(stays);
+        if found.problems.is_empty() || tries >= TRIES_OF_A_NODE {
+            report.add(found);
+            break;
+        }
+    }
+    Ok(())
 }
 
 async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: &mut CheckReport) -> Result<(), Error> {

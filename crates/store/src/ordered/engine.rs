@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use tapetum_base::base::Base;
 use tapetum_base::base::client::BaseClient;
-use tapetum_base::engine::check_report::CheckReport;
+use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use tapetum_base::engine::inspection::Inspection;
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
@@ -472,6 +472,10 @@ impl Engine for OrderedEngine {
 
     fn check(self: Arc<Self>, io: Io) -> Task<Result<CheckReport, Error>> {
         Box::pin(async move { super::check::check(&self, &io).await })
+    }
+
+    fn check_part(self: Arc<Self>, io: Io, from: CheckPlace) -> Task<Result<CheckPart, Error>> {
+        Box::pin(async move { super::check::check_part(&self, &io, from).await })
     }
 
     fn move_on(&self) {

@@ -1,9 +1,10 @@
-//! The offline check: every checksum of every record and key-table page, and the invariants that tie them together.
+//! Checks. Of a store that nobody else uses: every checksum of every record and key-table page, and the invariants that tie them together. Of one
+//! in use: the checksums, part by part.
 
 use crate::api::store::Store;
 use crate::hashed::HashedEngine;
 use std::sync::Arc;
-use tapetum_base::engine::check_report::{CheckReport, MADE_ANEW};
+use tapetum_base::engine::check_report::{CheckPlace, CheckReport, MADE_ANEW};
 use tapetum_base::error::Error;
 use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
 use tapetum_base::media::io::Io;
@@ -26,6 +27,45 @@ pub fn check(store: &Store) -> Result<CheckReport, Error> {
         Ok(report)
     };
     engine.run_beside_maintenance(&io, all)?
+}
+
+/// A check of a store that is in use: what is on flash is read, part by part, and its checksums looked at. What ties the parts together changes
+/// meanwhile, and is for [`check`].
+pub struct CheckInUse<'a> {
+    store: &'a Store,
+    io: Io,
+    /// The engine whose turn it is, and where it goes on.
+    engine: usize,
+    place: CheckPlace,
+    report: CheckReport,
+}
+
+impl<'a> CheckInUse<'a> {
+    pub fn new(store: &'a Store) -> Result<CheckInUse<'a>, Error> {
+        let queue = store.hashed().drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?;
+        let (io, place, report) = (Io::new(queue).of(Purpose::Check), CheckPlace::default(), CheckReport::default());
+        Ok(CheckInUse { store, io, engine: 0, place, report })
+    }
+
+    /// Checks the next part, about a segment or a MiB of nodes. Whether there is more.
+    ///
+    /// # Errors
+    /// Damage is none: the report names it.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let Some(engine) = self.store.engines().get(self.engine) else { return Ok(false) };
+        let task = Arc::clone(engine).check_part(self.io.clone(), std::mem::take(&mut self.place));
+        let part = self.store.hashed().run_beside_maintenance(&self.io, task)??;
+        self.report.add(part.report);
+        match part.next {
+            Some(next) => self.place = next,
+            None => self.engine += 1,
+        }
+        Ok(true)
+    }
+
+    pub fn report(&self) -> &CheckReport {
+        &self.report
+    }
 }
 
 async fn check_superblocks(io: &Io, report: &mut CheckReport) -> Result<(), Error> {

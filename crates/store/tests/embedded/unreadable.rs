@@ -104,3 +104,64 @@ fn the_check_names_a_large_value_that_is_damaged_and_no_other() {
     assert_eq!((after.large_values, after.problems.len()), (2, 1), "{:?}", after.problems);
     assert!(after.problems[0].contains("large value of 310000 bytes"), "{:?}", after.problems);
 }
+
+/// What a check says of a store that others use meanwhile.
+fn check_in_use(store: &Store) -> tapetum::CheckReport {
+    let mut check = tapetum::CheckInUse::new(store).unwrap();
+    while check.step().unwrap() {}
+    check.report().clone()
+}
+
+#[test]
+fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damage() {
+    let drive = drive_on(flash());
+    let store = new_on(&drive, &options());
+    let (value, node_value) = (noise(1, 300_000), noise(1 << 40, 500));
+    let ordered = store.create_keyspace_of("ordered", tapetum::KeyspaceKind::Ordered).unwrap();
+    store.put(b"large", &value).unwrap();
+    write_over(&store, 4000);
+    ordered.put(b"node", &node_value).unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = &is_over;
+    std::thread::scope(|threads| {
+        let (hashed, ordered) = (store.clone(), &ordered);
+        threads.spawn(move || {
+            // A flash that is full for a moment does not matter here.
+            for number in 0.. {
+                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                let _ = hashed.put(format!("key{}", number * 7 % 4000).as_bytes(), &noise(number, 800));
+                if number % 1000 == 0 {
+                    let _ = hashed.put(b"large-too", &noise(number, 200_000));
+                }
+            }
+        });
+        threads.spawn(move || {
+            let mut random = tapetum_drive::SplitMix64::new(9);
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let key = format!("key{:06}", random.below(20_000));
+                match random.below(3) {
+                    0 => drop(ordered.delete(key.as_bytes())),
+                    _ => drop(ordered.put(key.as_bytes(), &noise(random.next_u64(), 300))),
+                }
+            }
+        });
+        let checked: Vec<_> = (0..5).map(|_| check_in_use(&store)).collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        for report in checked {
+            assert_eq!(report.problems, Vec::<String>::new());
+            assert!(report.segments > 0 && report.valid_records > 0 && report.large_values > 0, "{report:?}");
+        }
+    });
+    drop(ordered);
+    store.close().unwrap();
+    drop(store);
+    damage(&drive, &value[200_000..200_032]);
+    damage(&drive, &node_value[100..132]);
+    let store = Store::open_on(&drive, &options()).unwrap();
+    let problems = check_in_use(&store).problems;
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains("large value of 300000 bytes"), "{problems:?}");
+    assert!(problems[1].contains("a data node of ordered keyspace"), "{problems:?}");
+}
