@@ -1,10 +1,10 @@
 //! Items: one by its key, those of a range in their order, and all that a keyspace has.
 
-use tapetum::{Item, KeyRange, KeyspaceHandle, KeyspaceKind, ListCursor};
+use tapetum::{Item, KeyRange, KeyspaceHandle, KeyspaceKind, ListCursor, ListedKey, QueryError};
 
 use super::OpenStore;
 use crate::caller::{Caller, CallerLeft};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::format_check;
 use crate::item_limit;
 use crate::key_range;
@@ -13,6 +13,8 @@ use crate::request::{ListWanted, ScanWanted};
 
 /// Bytes of items that are told at once.
 const BATCH_BYTES: usize = 256 << 10;
+/// Bytes of keys that are told at once.
+const KEYS_BATCH_BYTES: usize = 64 << 10;
 /// How often the caller of a count hears how far it is, in items.
 const PROGRESS_ITEMS: u64 = 1 << 14;
 
@@ -58,7 +60,8 @@ pub struct Scanning {
 pub fn scan(open: OpenStore<'_>, name: &str, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
     let items = open.keyspace(name)?.scan(asked.range).map_err(|error| open.failure(error))?;
     let most = asked.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    tell_items(open, items.take(most), asked.wanted, caller)
+    let items = items.take(most).map(|item| item.map_err(|error| open.failure(error)));
+    tell_items(items, asked.wanted, caller)
 }
 
 pub fn list(
@@ -70,56 +73,78 @@ pub fn list(
 ) -> Result<(), Failure> {
     let keyspace = open.keyspace(name)?;
     match (wanted, keyspace.keyspace().kind()) {
-        (ListWanted::Keys, _) => list_keys(open, &keyspace, prefix, caller),
+        (ListWanted::Keys, KeyspaceKind::Ordered) => list_ordered(open, &keyspace, prefix, caller),
+        (ListWanted::Keys, _) => {
+            let mut items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
+            let mut next = || items.next_key().map_err(|error| snapshot_failure(open, error));
+            tell_keys(std::iter::from_fn(|| next().transpose()), caller)
+        }
         (ListWanted::Items, KeyspaceKind::Ordered) => {
             let items = keyspace.scan(key_range::of_prefix(prefix)).map_err(|error| open.failure(error))?;
-            tell_items(open, items, ScanWanted::Items, caller)
+            tell_items(items.map(|item| item.map_err(|error| open.failure(error))), ScanWanted::Items, caller)
         }
-        (ListWanted::Items, _) => tell_items(open, keyspace.items_with_prefix(prefix), ScanWanted::Items, caller),
+        (ListWanted::Items, _) => {
+            let items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
+            let items = items.map(|item| item.map_err(|error| snapshot_failure(open, error)));
+            tell_items(items, ScanWanted::Items, caller)
+        }
     }
 }
 
-fn list_keys(
+/// Keys are read with their values, as a scan of the keyspace has them.
+fn list_ordered(
     open: OpenStore<'_>,
     keyspace: &KeyspaceHandle,
     prefix: &[u8],
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let mut next = Some(match keyspace.keyspace().kind() {
-        KeyspaceKind::Ordered => ListCursor::of_range(key_range::of_prefix(prefix)),
-        _ => ListCursor::default(),
-    });
+    let mut next = Some(ListCursor::of_range(key_range::of_prefix(prefix)));
     while let Some(cursor) = next {
         let part = open.store.list_keys(keyspace.keyspace(), &cursor).map_err(|error| open.failure(error))?;
-        let keys = part.keys.into_iter().filter(|listed| listed.key.starts_with(prefix));
-        let keys: Vec<KeyRow> = keys
-            .map(|listed| KeyRow {
-                key: listed.key,
-                value_bytes: listed.value_bytes,
-                flags: listed.flags,
-                expiry: listed.expiry,
-            })
-            .collect();
-        if !keys.is_empty() {
-            caller.take(Reply::Keys(keys))?;
-        }
-        if caller.has_left() {
-            return Err(CallerLeft.into());
-        }
+        tell_keys(part.keys.into_iter().map(Ok), caller)?;
         next = part.next;
     }
     Ok(())
 }
 
+fn snapshot_failure(open: OpenStore<'_>, error: QueryError) -> Failure {
+    match error {
+        QueryError::Store(error) => open.failure(error),
+        error => Failure::new(FailureKind::Store, error.to_string()),
+    }
+}
+
+fn tell_keys(
+    keys: impl Iterator<Item = Result<ListedKey, Failure>>,
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+    for listed in keys {
+        let ListedKey { key, value_bytes, flags, expiry, .. } = listed?;
+        batch_bytes += key.len();
+        batch.push(KeyRow { key, value_bytes, flags, expiry });
+        if batch_bytes >= KEYS_BATCH_BYTES {
+            caller.take(Reply::Keys(std::mem::take(&mut batch)))?;
+            batch_bytes = 0;
+        }
+        if caller.has_left() {
+            return Err(CallerLeft.into());
+        }
+    }
+    if !batch.is_empty() {
+        caller.take(Reply::Keys(batch))?;
+    }
+    Ok(())
+}
+
 fn tell_items(
-    open: OpenStore<'_>,
-    items: impl Iterator<Item = Result<(Vec<u8>, Item), tapetum::Error>>,
+    items: impl Iterator<Item = Result<(Vec<u8>, Item), Failure>>,
     wanted: ScanWanted,
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
     let (mut batch, mut batch_bytes, mut count) = (Vec::new(), 0, 0_u64);
     for item in items {
-        let (key, item) = item.map_err(|error| open.failure(error))?;
+        let (key, item) = item?;
         count += 1;
         if wanted == ScanWanted::Items {
             batch_bytes += key.len() + item.value.len();

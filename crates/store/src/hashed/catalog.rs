@@ -29,6 +29,12 @@ impl Bitmap {
         Bitmap { words: (0..words).map(|number| AtomicU64::new(word(number))).collect(), count }
     }
 
+    /// As [`Bitmap::to_words`] gave them.
+    pub fn of_words(words: &[u64], count: u32) -> Bitmap {
+        assert_eq!(words.len(), count.div_ceil(64) as usize);
+        Bitmap { words: words.iter().map(|word| AtomicU64::new(*word)).collect(), count }
+    }
+
     #[cfg(test)]
     pub fn none(count: u32) -> Bitmap {
         Bitmap { words: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), count }

@@ -13,6 +13,7 @@ use crate::hashed::large::LargeSpace;
 use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::segment_table::SegmentTable;
 use crate::hashed::segment::view::Segment;
+use crate::hashed::snapshot::SnapshotDesk;
 use crate::hashed::tier::Tier;
 use crate::hashed::tier::access::AccessClock;
 use crate::hashed::write_count::WriteCounts;
@@ -90,6 +91,7 @@ pub struct HashedEngine {
     pub block_maps: BlockMaps,
     pub index: GlobalIndex,
     pub segments: SegmentTable,
+    pub snapshot_desk: SnapshotDesk,
     pub tier: Option<Tier>,
     pub access_clock: AccessClock,
     pub item_count: ItemCount,

@@ -30,6 +30,8 @@ pub mod room;
 pub mod segment;
 pub mod session;
 pub mod slice;
+pub mod snapshot;
+pub mod snapshot_walk;
 pub mod tier;
 pub mod write_count;
 

@@ -5,7 +5,7 @@ use super::graph_gather::extend_attached;
 use super::graph_scan::frames_of;
 use super::query_scan::{QueryError, QueryReport};
 use super::segment_lists::SegmentLists;
-use super::snapshot::Snapshot;
+use crate::hashed::snapshot::{BufferedRecords, Snapshot};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::api::session::Application;
 use tapetum_base::engine::scan_layout::{ListLimits, ScanLayout};
@@ -45,9 +45,9 @@ pub(super) fn hashed_layout(
         let io = Io::new(queue).of(Purpose::Scan);
         engine.run_beside_maintenance(&io, Snapshot::take(engine.clone(), io.clone(), keyspace.keyspace()))??
     };
-    let buffered = snapshot.buffered.len() + snapshot.elsewhere.len();
-    (report.segments, report.buffered) = (snapshot.segments.len() as u64, buffered as u64);
-    let frames = buffered_frames(keyspace, query, &mut snapshot)?;
+    let records = snapshot.take_records();
+    (report.segments, report.buffered) = (snapshot.segments().len() as u64, records.count() as u64);
+    let frames = buffered_frames(keyspace, query, &records)?;
     Ok((Box::new(SegmentLists::new(snapshot)), frames))
 }
 
@@ -89,14 +89,13 @@ pub(super) fn whole_scan(
 }
 
 /// The frames of the query over records that write buffers had.
-fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, snapshot: &mut Snapshot) -> Result<Vec<u8>, QueryError> {
+fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, records: &BufferedRecords) -> Result<Vec<u8>, QueryError> {
     let mut frames = Vec::new();
-    let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
     let item = |value: Vec<u8>| Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 };
-    let here = buffered.into_iter().map(|buffered| Ok((buffered.key, item(buffered.value))));
+    let here = records.items.iter().map(|buffered| Ok((buffered.key.clone(), item(buffered.value.clone()))));
     // Deleted since, if it is gone.
-    let read = |key: Box<[u8]>| keyspace.get(&key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();
-    let there = elsewhere.into_iter().filter_map(|record| read(record.key));
+    let read = |key: &[u8]| keyspace.get(key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();
+    let there = records.elsewhere.iter().filter_map(|(_, record)| read(&record.key));
     frames_of(here.chain(there), query, &mut |more| extend_attached(&mut frames, more))?;
     Ok(frames)
 }

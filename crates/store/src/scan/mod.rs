@@ -31,7 +31,7 @@ mod query_scan;
 mod query_task;
 mod record_transfer;
 mod segment_lists;
-mod snapshot;
+mod snapshot_items;
 #[cfg(test)]
 mod snapshot_tests;
 #[cfg(test)]
@@ -43,3 +43,4 @@ pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use ordered::Scan;
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;
+pub use snapshot_items::SnapshotItems;

@@ -13,7 +13,7 @@ use super::drive_side::{DriveRun, PATIENCE_US, ResultOptions, scan_tools};
 use super::host_side::HostRun;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use super::segment_lists::SegmentLists;
-use super::snapshot::Snapshot;
+use crate::hashed::snapshot::Snapshot;
 use crate::api::blocking::KeyspaceHandle;
 use crate::api::session::Session;
 use std::collections::VecDeque;
@@ -223,10 +223,10 @@ fn frozen(
     rows: &mut dyn RowSink,
     report: &mut QueryReport,
 ) -> Result<DriveRun, QueryError> {
-    let (buffered, elsewhere) = (std::mem::take(&mut snapshot.buffered), std::mem::take(&mut snapshot.elsewhere));
-    (report.segments, report.buffered) = (snapshot.segments.len() as u64, (buffered.len() + elsewhere.len()) as u64);
+    let records = snapshot.take_records();
+    (report.segments, report.buffered) = (snapshot.segments().len() as u64, records.count() as u64);
     let mut host = HostRun::new(query, result, rows);
-    for item in &buffered {
+    for item in &records.items {
         if !host.push(&item.key, &item.value)? {
             break;
         }
@@ -235,7 +235,7 @@ fn frozen(
     let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
     let tools = scan_tools(&base.drive)?;
     let mut run = DriveRun::new(base, keyspace.id(), query, layout, results, tools)?;
-    run.add_values(elsewhere);
+    run.add_values(records.elsewhere.iter().map(|(_, record)| record.clone()).collect());
     Ok(run)
 }
 

@@ -64,6 +64,87 @@ fn it_sees_one_moment() {
     assert!(taken.iter().all(|row| row[1] == Some(OwnedScalar::Int(2001))));
 }
 
+#[test]
+fn those_that_begin_together_share_a_moment_and_each_sees_all_of_it() {
+    let (_drive, store) = store();
+    let papers = store.create_keyspace("papers").unwrap();
+    let mut random = SplitMix64::new(3);
+    write_all(&papers, &mut random, (FEW, 2001));
+    // Nobody comes by while it is held.
+    let engine = store.hashed();
+    let installer = loop {
+        if let Some(installer) = engine.base.try_take_installer() {
+            break installer;
+        }
+    };
+    let begin = || papers.begin_query(&query(0, rows(None)), &KeyRange::default()).unwrap();
+    let mut tasks: Vec<(QueryTask, Rows)> = (0..4).map(|_| (begin(), Rows::new())).collect();
+    for (task, taken) in &mut tasks {
+        assert!(task.step(&mut into(taken)).unwrap().is_none() && !task.is_frozen());
+    }
+    let gone = tasks.pop();
+    drop((gone, installer));
+    for (task, taken) in &mut tasks {
+        while !task.is_frozen() {
+            assert!(task.step(&mut into(taken)).unwrap().is_none());
+        }
+    }
+    assert_eq!(engine.snapshot_desk.turns(), (4 + 1, false), "four waited for one moment, which is kept no more");
+    write_all(&papers, &mut random, (FEW, 2002));
+    for (task, mut taken) in tasks {
+        finished(task, &mut taken).unwrap();
+        assert_eq!(taken.len(), FEW as usize);
+        assert!(taken.iter().all(|row| row[1] == Some(OwnedScalar::Int(2001))));
+    }
+    let mut taken = Rows::new();
+    finished(begin(), &mut taken).unwrap();
+    assert!(taken.iter().all(|row| row[1] == Some(OwnedScalar::Int(2002))));
+}
+
+#[test]
+fn the_items_of_a_moment_are_those_of_it_whatever_is_written_meanwhile() {
+    let (_drive, store) = store();
+    let papers = store.create_keyspace("papers").unwrap();
+    let mut random = SplitMix64::new(3);
+    write_all(&papers, &mut random, (FEW, 2001));
+    papers.delete(&7_u32.to_be_bytes()).unwrap();
+    store.put(b"elsewhere", b"").unwrap();
+    let (mut of_items, mut of_keys) = (papers.snapshot_items(b"").unwrap(), papers.snapshot_items(b"").unwrap());
+    write_all(&papers, &mut random, (FEW, 2002));
+    let mut seen = std::collections::BTreeSet::new();
+    for found in &mut of_items {
+        let (key, item) = found.unwrap();
+        let number = u32::from_be_bytes(key[..].try_into().unwrap());
+        assert_eq!(item.value[..2], 2001_u16.to_le_bytes());
+        assert_eq!(item.value.len(), if number % 500 == 7 { 60_000 } else { 1000 });
+        assert!(seen.insert(number), "{number} twice");
+    }
+    assert!(seen.iter().copied().eq((0..FEW).filter(|number| *number != 7)));
+    let mut bytes = 0;
+    while let Some(listed) = of_keys.next_key().unwrap() {
+        assert!(seen.remove(&u32::from_be_bytes(listed.key[..].try_into().unwrap())));
+        bytes += listed.value_bytes;
+    }
+    assert_eq!((seen.len(), bytes), (0, 3 * 60_000 + u64::from(FEW - 4) * 1000));
+    let begun_so = papers.snapshot_items(&[0, 0, 1]).unwrap();
+    assert_eq!(begun_so.count(), 256);
+}
+
+#[test]
+fn items_of_a_moment_that_keeps_too_much_flash_end_with_an_error() {
+    let (_drive, store) = store();
+    let papers = store.create_keyspace("papers").unwrap();
+    let mut random = SplitMix64::new(3);
+    write_all(&papers, &mut random, (MANY, 2001));
+    let items = papers.snapshot_items(b"").unwrap();
+    for round in 0..10 {
+        write_all(&papers, &mut random, (MANY, round));
+    }
+    let found: Vec<_> = items.collect();
+    assert!(found.len() < MANY as usize);
+    assert_eq!(found.last().unwrap().as_ref().map(drop), Err(&QueryError::SnapshotTooOld));
+}
+
 /// Writers go on: what a query keeps is bounded.
 #[test]
 fn one_that_keeps_too_much_flash_is_too_old() {

@@ -110,6 +110,8 @@ pub struct Shard {
     large: [BTreeMap<u32, Arc<LargeExtents>>; BUFFERS as usize],
     /// The groups of which a buffer has blocks.
     groups: [HashSet<HashKey>; BUFFERS as usize],
+    /// Where keys were that have been written since a moment that somebody copies.
+    before: Option<BTreeMap<HashKey, Option<Place>>>,
 }
 
 impl Shard {
@@ -120,7 +122,7 @@ impl Shard {
         let make = |number: usize| {
             let tables = [0, 1].map(|at| BufferTable::new(&tables, table_number(number, at)));
             let (large, groups) = Default::default();
-            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large, groups }
+            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large, groups, before: None }
         };
         let shards = (0..count).map(make).collect();
         let (active, oldest) = (AtomicU64::new(buffer), AtomicU64::new(buffer));
@@ -198,6 +200,25 @@ impl Shard {
         (self.oldest..=self.active).flat_map(of).filter(|(hash, place)| self.get(*hash) == Some(*place))
     }
 
+    /// From here on it notes where keys were before they are written, until [`Shard::at_moment`].
+    pub fn begin_moment(&mut self) {
+        self.before = Some(BTreeMap::new());
+    }
+
+    /// As [`Shard::latest`], at the moment of [`Shard::begin_moment`]. No buffer may have been released since.
+    pub fn at_moment(&mut self) -> impl Iterator<Item = (HashKey, Place)> + '_ {
+        let before = self.before.take().unwrap_or_default();
+        let written: Vec<_> = before.iter().filter_map(|(hash, place)| Some((*hash, (*place)?))).collect();
+        self.latest().filter(move |(hash, _)| !before.contains_key(hash)).chain(written)
+    }
+
+    fn note_before(&mut self, hash: HashKey) {
+        let place = self.get(hash);
+        if let Some(before) = &mut self.before {
+            before.entry(hash).or_insert(place);
+        }
+    }
+
     /// Whether the active table takes no further key.
     pub fn is_full(&self) -> bool {
         self.table(self.active).is_full()
@@ -209,6 +230,9 @@ impl Shard {
     }
 
     pub fn insert(&mut self, hash: HashKey, place: u32) {
+        if self.before.is_some() {
+            self.note_before(hash);
+        }
         let table = &mut self.tables[(self.active % BUFFERS) as usize];
         let slot = table.slot(hash);
         table.fill(slot, hash, place);
@@ -217,6 +241,9 @@ impl Shard {
     /// As [`Shard::insert`], in a store with a DRAM tier. The tier gets the item when it is on flash, if it had the previous one or was to get it.
     /// `tier_had` is called only for a key that the tier can have: a key in a buffer only if the tier was given that buffer's item.
     pub fn insert_wanted(&mut self, hash: HashKey, place: u32, tier_had: impl FnOnce() -> bool) {
+        if self.before.is_some() {
+            self.note_before(hash);
+        }
         let active = (self.active % BUFFERS) as usize;
         let slot = self.tables[active].slot(hash);
         let wanted = self.tables[active].is_wanted(slot).unwrap_or_else(|| {
@@ -358,6 +385,26 @@ mod tests {
         assert_eq!(shard.get(b), None);
         assert!(!shard.is_as(b, b_seen), "it is elsewhere now");
         assert!(shard.may_rotate());
+    }
+
+    #[test]
+    fn a_moment_has_what_was_there_whatever_is_written_before_it_is_copied() {
+        let mut shard = Shard::new(100, 7);
+        let [a, b, c, d] = [1, 2, 3, 4].map(|n| HashKey(n << 70));
+        shard.insert(a, 0);
+        shard.insert(b, 8);
+        shard.rotate(8);
+        shard.insert(b, 0);
+        shard.begin_moment();
+        shard.insert(a, 8);
+        shard.insert(b, 16);
+        shard.insert(b, 24);
+        shard.insert_wanted(c, 32, || false);
+        let mut found: Vec<_> = shard.at_moment().collect();
+        found.sort_unstable_by_key(|(hash, _)| *hash);
+        assert_eq!(found, [(a, Place { buffer: 7, place: 0 }), (b, Place { buffer: 8, place: 0 })]);
+        shard.insert(d, 40);
+        assert_eq!(shard.at_moment().count(), 4, "it notes nothing any more");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::hashed::index::{GlobalIndex, IndexGeometry, index_recovery};
 use crate::hashed::large::{Claims, LargeEntries, LargeExtents, LargeSpace, value_bytes_max};
 use crate::hashed::manifest_room::ManifestRoom;
 use crate::hashed::segment::segment_names::SegmentNames;
+use crate::hashed::snapshot::SnapshotDesk;
 use crate::hashed::segment::segment_table::SegmentTable;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::tier::Tier;
@@ -133,6 +134,7 @@ impl FoundHashed {
             counters: Counters::default(),
             levels: Levels::default(),
             manifest_room: ManifestRoom::default(),
+            snapshot_desk: SnapshotDesk::default(),
         };
         let FoundHashed { checkpoint, generation_before, large_in_log, .. } = self;
         Ok((Arc::new(engine), HashedRest { checkpoint, generation_before, large_in_log }))
