@@ -62,7 +62,9 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
-pub use scan::{GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan, SnapshotItems};
+pub use scan::{
+    GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan, SnapshotItems,
+};
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]
 pub use tapetum_base::engine::ImageMarks;

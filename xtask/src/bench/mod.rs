@@ -26,6 +26,7 @@ mod queries;
 mod read_latency;
 mod runner;
 mod scan_rows;
+mod service;
 mod shape;
 mod snappy_table;
 mod transfer;
@@ -49,7 +50,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 35] = [
+pub const ROWS: [Row; 36] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -80,6 +81,7 @@ pub const ROWS: [Row; 35] = [
     contest!(queries::FIELDS_GET, "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered"),
     contest!(queries::GRAPH, "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered"),
     Row::new("scan-rows", scan_rows::run, "--rounds 1"),
+    Row::new("service", service::run, "--items 2000 --rounds 1"),
     Row::new("transfer", transfer::run, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
     Row::new("walk", walk::run, "--scale 0.0005 --rounds 1"),
     Row::new("block", block::run, "--device 64MiB --rounds 1 --seconds 1 --depths 4"),

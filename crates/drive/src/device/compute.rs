@@ -91,6 +91,8 @@ pub(super) struct ControllerCompute {
     tasks: u64,
     /// Bytes that an own engine takes at a time; `None` for the drive's usual size.
     part_bytes: Option<u32>,
+    /// Whose turns an own engine takes: those of the last pipeline that came.
+    application: u16,
 }
 
 impl PairEngine {
@@ -171,6 +173,7 @@ impl ControllerCompute {
             in_flash: Vec::new(),
             tasks: 0,
             part_bytes: None,
+            application: 0,
         }
     }
 
@@ -254,6 +257,7 @@ impl ControllerCompute {
             let submitted = job.and_then(|mut job| {
                 let no_memory = PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoLocalMemory);
                 let core = core.as_mut().ok_or(no_memory)?;
+                self.application = job.application;
                 job.owner = owner;
                 job.token = (place as u64) << 8 | number as u64;
                 job.deadline_us = job.deadline_us.map(|deadline_us| now_us.saturating_add(deadline_us));
@@ -296,7 +300,24 @@ impl ControllerCompute {
 
     /// Runs up to a poll's tasks, and passes their flash commands to `flash`. After such commands, programs wait for the next poll, which
     /// starts the commands first: so flash and programs work at the same time.
-    pub fn advance(&mut self, device: &Device, mut flash: impl FnMut(u32, Operation)) {
+    pub fn advance(&mut self, device: &Device, flash: impl FnMut(u32, Operation)) {
+        let Some(turns) =
+            device.turns.as_ref().filter(|_| self.has_task() && matches!(self.engine, PairEngine::Own(_)))
+        else {
+            return self.run_tasks(device, flash);
+        };
+        let (application, from_us) = (self.application, device.env.now_us());
+        if turns.begin(application, from_us) {
+            self.run_tasks(device, flash);
+            let now_us = device.env.now_us();
+            turns.end(application, now_us - from_us, now_us);
+        } else if device.threads.is_none() {
+            // The host's thread would ask again at once.
+            device.env.rest();
+        }
+    }
+
+    fn run_tasks(&mut self, device: &Device, mut flash: impl FnMut(u32, Operation)) {
         let mut waits_for_poll = false;
         for _ in 0..TASKS_OF_A_POLL {
             match self.step(device, waits_for_poll, &mut flash) {

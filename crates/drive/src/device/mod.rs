@@ -25,6 +25,7 @@ pub mod program;
 pub mod programs;
 mod ranges;
 pub mod threads;
+pub(crate) mod turns;
 
 pub(crate) use controller::{Controller, EndedCommand};
 
@@ -40,6 +41,7 @@ use program::{Program, ProgramDescriptor};
 use std::io;
 use std::sync::{Arc, Mutex};
 use threads::DriveThreads;
+use turns::Turns;
 
 /// Two ids are reserved for a pipeline's source and sink.
 const PROGRAMS_OF_A_DRIVE_MAX: usize = u16::MAX as usize - 1;
@@ -55,6 +57,8 @@ pub(crate) struct Device {
     pub stages: Arc<EngineCounters>,
     /// Options of each queue pair's own engine, if the queue pairs share none.
     pub engine: EngineOptions,
+    /// Turns of these engines, if applications have weights.
+    pub turns: Option<Arc<Turns>>,
     /// Options of the shared engine.
     pub units: Option<EngineOptions>,
     shared: Mutex<Option<Arc<SharedEngine>>>,
@@ -75,6 +79,7 @@ impl Device {
             env,
             stages,
             engine,
+            turns: None,
             units: None,
             shared: Mutex::new(None),
             threads: None,

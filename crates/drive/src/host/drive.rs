@@ -6,6 +6,7 @@ use super::remote::RemoteController;
 use crate::device::engine::{EngineCounters, EngineOptions};
 use crate::device::program::Program;
 use crate::device::threads::DriveThreads;
+use crate::device::turns::Turns;
 use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
@@ -35,9 +36,9 @@ impl Drive {
         let Device { local, programs, env, .. } = &**self.device;
         let mut device = Device::new(flash, local.clone(), programs.clone(), env.clone());
         (device.threads, device.units) = (self.device.threads.clone(), self.device.units.clone());
-        if let Some(units) = &device.units {
-            device.stages = Arc::new(EngineCounters::new(&device.programs, units));
-        }
+        (device.engine, device.turns) = (self.device.engine.clone(), self.device.turns.clone());
+        device.stages =
+            Arc::new(EngineCounters::new(&device.programs, device.units.as_ref().unwrap_or(&device.engine)));
         device
     }
 
@@ -72,6 +73,17 @@ impl Drive {
         }
         device.stages = Arc::new(EngineCounters::new(&device.programs, options));
         device.units = Some(options.clone());
+        Drive::of(device)
+    }
+
+    /// The same flash, local memory, programs and clock, without compute units: the threads that compute for themselves have turns by the
+    /// weights of their applications, while more want to than there are cores. Its counters begin at zero.
+    pub fn with_weights(&self, weights: &[u32], names: &[String]) -> Drive {
+        let mut device = self.device_over(self.device.flash.clone());
+        let (weights, application_names) = (weights.to_vec(), names.to_vec());
+        device.engine = EngineOptions { weights, application_names, ..device.engine };
+        device.stages = Arc::new(EngineCounters::new(&device.programs, &device.engine));
+        device.turns = Some(Arc::new(Turns::new(&device.engine, device.env.parallelism())));
         Drive::of(device)
     }
 

@@ -61,9 +61,9 @@ pub struct ServeArguments {
     /// Pin these threads, each to a core
     #[arg(long, requires = "compute_units")]
     pub pin: bool,
-    /// Applications and their weights, by which the time of these threads is divided while several wait: NAME=WEIGHT, 1 to 1024, with
+    /// Applications and their weights, by which the time of these threads, or of cores, is divided while several wait: NAME=WEIGHT, 1 to 1024, with
     /// commas between them; `scan`, `graph` and `pipeline run` say with --application whose they are
-    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', requires = "compute_units", value_parser = weight)]
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', value_parser = weight)]
     pub weight: Vec<(String, u32)>,
     /// Other defaults, for a cache: --sync everysec, --full evict, and half of --memory as --tier
     #[arg(long)]

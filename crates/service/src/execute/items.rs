@@ -114,10 +114,7 @@ fn snapshot_failure(open: OpenStore<'_>, error: QueryError) -> Failure {
     }
 }
 
-fn tell_keys(
-    keys: impl Iterator<Item = Result<ListedKey, Failure>>,
-    caller: &mut dyn Caller,
-) -> Result<(), Failure> {
+fn tell_keys(keys: impl Iterator<Item = Result<ListedKey, Failure>>, caller: &mut dyn Caller) -> Result<(), Failure> {
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
     for listed in keys {
         let ListedKey { key, value_bytes, flags, expiry, .. } = listed?;

@@ -229,7 +229,7 @@ impl Options {
     }
 
     /// Applications, by names of the caller's own, and weights of 1 to 1024: while several have pipelines that wait, the time of the compute
-    /// units is divided among them by their weights. Pipelines that name none are of the application `default`, which weighs 1 if nothing else
+    /// units is divided among them by their weights; without units, the turns of threads that compute for themselves. Pipelines that name none are of the application `default`, which weighs 1 if nothing else
     /// is said. See [`Store::application`](crate::Store::application).
     pub fn weights(self, weights: Vec<(String, u32)>) -> Options {
         Options { weights, ..self }
@@ -377,6 +377,9 @@ impl Options {
         let mut drive = drive(&flash, (opened.local_memory_bytes() + units_bytes) as usize, path, env)?;
         if let Some(units) = &units {
             drive = drive.with_compute_units(units);
+        } else if !self.weights.is_empty() {
+            let (names, weights) = self.applications().map_err(OpenError::store(path))?;
+            drive = drive.with_weights(&weights, &names);
         }
         if self.drive_threads > 0 {
             drive = drive.with_threads(self.drive_threads).map_err(OpenError::io(path, "have threads for"))?;
@@ -423,16 +426,10 @@ impl Options {
             }
             units.push(UnitCount { program: program.id, units: *count });
         }
-        let (application_names, weights) = self.applications()?;
         if units.is_empty() {
-            return match self.weights.is_empty() {
-                true => Ok(None),
-                false => Err(Error::Options(
-                    "weights divide the time of compute units, and the drive is to have none: give some programs units"
-                        .into(),
-                )),
-            };
+            return Ok(None);
         }
+        let (application_names, weights) = self.applications()?;
         let (pin, sub_buffer_bytes) = (self.pin_units, crate::scan::PART_BYTES as u32);
         let options = EngineOptions::with_units(units);
         Ok(Some(EngineOptions { pin, sub_buffer_bytes, application_names, weights, ..options }))

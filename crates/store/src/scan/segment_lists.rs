@@ -1,7 +1,7 @@
 //! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or the rest of one that a stopped run left.
 
-use crate::hashed::snapshot::Snapshot;
 use crate::hashed::segment::view::Segment;
+use crate::hashed::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};

@@ -122,7 +122,16 @@ impl Shard {
         let make = |number: usize| {
             let tables = [0, 1].map(|at| BufferTable::new(&tables, table_number(number, at)));
             let (large, groups) = Default::default();
-            Shard { tables, active: buffer, oldest: buffer, evictions: 0, wanted_given: false, large, groups, before: None }
+            Shard {
+                tables,
+                active: buffer,
+                oldest: buffer,
+                evictions: 0,
+                wanted_given: false,
+                large,
+                groups,
+                before: None,
+            }
         };
         let shards = (0..count).map(make).collect();
         let (active, oldest) = (AtomicU64::new(buffer), AtomicU64::new(buffer));
