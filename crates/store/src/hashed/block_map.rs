@@ -129,7 +129,8 @@ impl HashedEngine {
                     let absent = self.absent_on_flash(keyspace, device, at..end);
                     looks += absent.looks;
                     let reached = at + absent.blocks;
-                    let device_end = device.size_bytes() / BLOCK_BYTES as u64;
+                    // Not the caller's size: the device may have grown, and its last piece may have blocks beyond that.
+                    let device_end = self.keyspaces.device_blocks(keyspace.id);
                     if at == whole.start && reached >= whole.end.min(device_end) {
                         note_empty(piece);
                     }
@@ -320,6 +321,21 @@ mod tests {
         let map = BlockMap::new(8 << 38);
         assert_eq!((map.pieces.len() as u64, map.piece_bits), (PIECES_MAX, 23));
         assert!(map.piece(8 << 38).is_none() && map.piece((8 << 38) - 1).is_some());
+    }
+
+    #[test]
+    fn whoever_knows_the_size_before_a_growth_makes_no_piece_empty() {
+        for group_blocks in [1, 8] {
+            let mut bench = MapBench::new(group_blocks);
+            let grown = BlockDevice::new((BLOCKS + 1000) * BLOCK_BYTES as u64).unwrap();
+            bench.store.resize_block_device("disk", grown).unwrap();
+            bench.put(BLOCKS + 500);
+            bench.flush();
+            let bench = bench.reopen();
+            let last_piece = BLOCKS - BLOCKS % PIECE_BLOCKS_MIN;
+            bench.absent(last_piece..BLOCKS, usize::MAX);
+            bench.check(last_piece..BLOCKS + 1000);
+        }
     }
 
     #[test]
