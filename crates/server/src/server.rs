@@ -145,7 +145,6 @@ impl Server {
         let memcached = memcached.into_iter().zip(memcached_options.into_iter().map(DoorOptions::Memcached));
         let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle().map(DoorOptions::Nbd));
         let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
-        let door_options: Arc<[DoorOptions]> = door_options.into();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
         let (limits, threads) = (options.limits.clone(), options.threads);
@@ -161,7 +160,7 @@ impl Server {
             let datagrams = udp.as_ref().zip(sockets.next());
             let datagrams =
                 datagrams.map(|(udp, sockets)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, index));
-            workers.push(Worker::new(index, Arc::clone(&shared), Arc::clone(&door_options), seat, datagrams)?);
+            workers.push(Worker::new(index, Arc::clone(&shared), door_options.clone(), seat, datagrams)?);
         }
         let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);

@@ -35,6 +35,10 @@ impl KeyspaceRef {
     pub const DEFAULT: KeyspaceRef =
         KeyspaceRef { id: KeyspaceId::DEFAULT, kind: KeyspaceKind::Hashed, life: 1, store: 0, group_bits: 0 };
 
+    /// A keyspace that no store has open: requests come to [`KeyspaceError::Gone`](crate::error::KeyspaceError::Gone).
+    pub const GONE: KeyspaceRef =
+        KeyspaceRef { id: KeyspaceId(u16::MAX), kind: KeyspaceKind::Hashed, life: u32::MAX, store: 0, group_bits: 0 };
+
     pub fn id(self) -> KeyspaceId {
         self.id
     }
@@ -103,6 +107,8 @@ pub struct KeyspaceStates {
     catalogue: Mutex<Catalogue>,
     /// Counts the changes of watermarks.
     changes: AtomicU64,
+    /// Counts the edits of the catalogue.
+    edits: AtomicU64,
     /// No record with a stamp up to this one is live, in any keyspace.
     floor: AtomicU64,
     /// The time of the next planned deletion; 0 for never.
@@ -124,6 +130,7 @@ impl KeyspaceStates {
             cells: ById::new(closed_cell),
             catalogue: Mutex::new(catalogue),
             changes: AtomicU64::new(0),
+            edits: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             planned_next: AtomicU32::new(0),
             planned_count: AtomicU32::new(0),
@@ -174,11 +181,27 @@ impl KeyspaceStates {
 
     /// The open keyspace of a name.
     pub fn find(&self, name: &str) -> Result<KeyspaceRef, Error> {
+        lock(&self.catalogue).find(name).map(|keyspace| self.reference(keyspace)).map_err(Error::Keyspace)
+    }
+
+    /// The open keyspaces by name, and how requests name them.
+    pub fn list_open(&self) -> Vec<(Keyspace, KeyspaceRef)> {
         let catalogue = lock(&self.catalogue);
-        let keyspace = catalogue.find(name).map_err(Error::Keyspace)?;
+        let open = catalogue.live_ids().filter_map(|id| catalogue.get(id));
+        open.map(|keyspace| (keyspace.clone(), self.reference(keyspace))).collect()
+    }
+
+    /// How requests name an open keyspace. The caller holds the catalogue.
+    fn reference(&self, keyspace: &Keyspace) -> KeyspaceRef {
         let (id, kind, group_bits) = (keyspace.id, keyspace.kind, group_bits_of(keyspace));
         let life = self.cell(id).life.load(Ordering::SeqCst);
-        Ok(KeyspaceRef { id, kind, life, store: self.store, group_bits })
+        KeyspaceRef { id, kind, life, store: self.store, group_bits }
+    }
+
+    /// The number of edits of the catalogue since the store was opened. Whoever sees it changed looks its keyspaces up again.
+    #[inline]
+    pub fn edits(&self) -> u64 {
+        self.edits.load(Ordering::Acquire)
     }
 
     /// The format of an open keyspace's records, if one was set.
@@ -242,6 +265,8 @@ impl KeyspaceStates {
         // Held until the cell is updated, so that nobody finds a name whose cell belongs to another keyspace.
         let mut catalogue = lock(&self.catalogue);
         catalogue.apply(edit)?;
+        // Early is safe: whoever sees it waits for the catalogue.
+        self.edits.fetch_add(1, Ordering::Release);
         self.count_dropped(&catalogue);
         let (id, watermark) = match edit {
             KeyspaceEdit::Create(keyspace) => (keyspace.id, stamp),
@@ -413,6 +438,20 @@ mod tests {
     }
 
     #[test]
+    fn each_edit_is_counted_and_what_is_open_is_listed() {
+        let states = states();
+        let names =
+            || states.list_open().into_iter().map(|(keyspace, named)| (keyspace.name, named)).collect::<Vec<_>>();
+        let kept = create(&states, 1, 0);
+        let dropped = create(&states, 2, 0);
+        assert_eq!(states.edits(), 2);
+        states.apply(&KeyspaceEdit::Rename { id: kept.id(), name: "kept".into() }, 0).unwrap();
+        states.apply(&KeyspaceEdit::Drop(dropped.id()), 0).unwrap();
+        assert_eq!(states.edits(), 4);
+        assert_eq!(names(), [("default".into(), states.find("default").unwrap()), ("kept".into(), kept)]);
+    }
+
+    #[test]
     fn a_keyspace_of_another_store_is_not_open_and_the_default_is_of_all() {
         let [own, again, other] = [7, 7, 8 << 32 | 2].map(states_of);
         let named = create(&own, 1, 0);
@@ -426,6 +465,7 @@ mod tests {
     fn nothing_of_a_keyspace_that_is_not_there_is_live() {
         let states = states();
         assert!(states.is_open(KeyspaceRef::DEFAULT));
+        assert!(!states.is_open(KeyspaceRef::GONE));
         let other = KeyspaceRef { id: KeyspaceId(1), ..KeyspaceRef::DEFAULT };
         assert!(!states.is_open(other) && states.watermark(other.id) == u64::MAX);
         assert_eq!(states.marks(), DeletionMarks::new());

@@ -19,6 +19,7 @@ use super::context::Context;
 use super::memcached::pipeline::Pipeline;
 use super::memcached::{Memcached, MemcachedOptions};
 use super::nbd::{Nbd, NbdOptions};
+use super::open_keyspaces::OpenKeyspaces;
 use crate::net::out::Pool;
 use crate::store::errands::Answer;
 use crate::store::store_slot::Seat;
@@ -31,6 +32,7 @@ pub enum Door {
 }
 
 /// The options of a listener, for all of its clients.
+#[derive(Clone)]
 pub enum DoorOptions {
     Memcached(MemcachedOptions),
     Nbd(NbdOptions),
@@ -137,6 +139,14 @@ impl Door {
         }
     }
 
+    /// The store's keyspaces have changed. Requests that were submitted before keep theirs.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        match self {
+            Door::Memcached(door) => door.options.follow(open),
+            Door::Nbd(_) => {}
+        }
+    }
+
     /// Prefetches for the inputs of several clients, at most a report of [`crate::os::Epoll`]. A hint.
     pub fn fetch_ahead<'a>(pipeline: &mut Pipeline, inputs: impl Iterator<Item = (&'a Door, &'a [u8])>, seat: &Seat) {
         let Some(session) = seat.session() else { return };
@@ -149,6 +159,14 @@ impl Door {
 }
 
 impl DoorOptions {
+    /// The store's keyspaces have changed: clients that connect from now on see that.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        match self {
+            DoorOptions::Memcached(options) => options.follow(open),
+            DoorOptions::Nbd(_) => {}
+        }
+    }
+
     /// The message to a client that connects while there are too many.
     pub fn refusal(&self) -> &'static [u8] {
         match self {

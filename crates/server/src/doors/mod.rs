@@ -14,6 +14,7 @@ pub mod door;
 pub mod memcached;
 pub mod metrics;
 pub mod nbd;
+pub mod open_keyspaces;
 pub mod options;
 
 use std::fmt;

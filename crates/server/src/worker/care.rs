@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::{io, mem};
 
 use super::Worker;
+use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::census::{self, Census};
 use crate::net::mailbox::Mailbox;
 use crate::protocol::kinds;
@@ -12,6 +13,24 @@ use crate::stats::count;
 use crate::store::errands::Answer;
 
 impl Worker {
+    /// To be called before input is taken: a client that knows of a change sees it.
+    pub(super) fn look_at_keyspaces(&mut self) {
+        if self.seat.session().is_some_and(|session| session.keyspace_edits() != self.keyspace_edits) {
+            self.follow_keyspaces();
+        }
+    }
+
+    /// Lets the doors look their keyspaces up again. Without a store they keep what they have, and every request is refused.
+    pub(super) fn follow_keyspaces(&mut self) {
+        let Some(session) = self.seat.session() else { return };
+        // The count first: an edit after it is seen the next time.
+        self.keyspace_edits = session.keyspace_edits();
+        let open = OpenKeyspaces::new(session.open_keyspaces());
+        self.options.iter_mut().for_each(|options| options.follow(&open));
+        self.connections.iter_mut().flatten().for_each(|stream| stream.connection.door.follow(&open));
+        self.datagrams.iter_mut().for_each(|datagrams| datagrams.follow(&open));
+    }
+
     pub(super) fn look_after_queued(&mut self, connections_max: usize) -> io::Result<()> {
         for _ in 0..connections_max {
             let Some(id) = self.queue.pop_front() else { break };

@@ -92,7 +92,9 @@ pub struct Worker {
     index: usize,
     shared: Arc<Shared>,
     /// Options by listener.
-    options: Arc<[DoorOptions]>,
+    options: Vec<DoorOptions>,
+    /// The session's count of edits when the doors last looked their keyspaces up.
+    keyspace_edits: u64,
     seat: Seat,
     epoll: Epoll,
     /// Boxed, because each is taken out and put back several times for a request.
@@ -136,7 +138,7 @@ impl Worker {
     pub fn new(
         index: usize,
         shared: Arc<Shared>,
-        options: Arc<[DoorOptions]>,
+        options: Vec<DoorOptions>,
         seat: Seat,
         datagrams: Option<UdpDoor>,
     ) -> io::Result<Worker> {
@@ -154,6 +156,7 @@ impl Worker {
             index,
             shared,
             options,
+            keyspace_edits: 0,
             seat,
             epoll,
             connections: Vec::new(),
@@ -216,6 +219,7 @@ impl Worker {
             self.epoll.wait(timeout_ms, ready)?;
             self.now = unix_seconds();
             self.came = Instant::now();
+            self.look_at_keyspaces();
             self.events(ready)?;
             self.measure_answered_at_once();
             let is_batch = ready.len() < os::EVENTS_MAX || self.seat.in_flight() >= enough;
@@ -301,6 +305,7 @@ impl Worker {
         self.seat.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
         let refused = self.seat.exchange();
         watch_session(&self.epoll, &self.seat)?;
+        self.follow_keyspaces();
         let Some(refused) = refused else { return Ok(()) };
         for stream in self.connections.iter_mut().flatten() {
             stream.connection.stop_asking(&mut self.gets);

@@ -9,7 +9,7 @@ use std::process::Child;
 
 use crate::outside::{Scratch, Served, stop, succeeded, tapetum};
 
-fn new_scratch(name: &str) -> Scratch {
+pub fn new_scratch(name: &str) -> Scratch {
     Scratch::new(&format!("keyspaces-{name}"), |command, words, data| {
         command.args(["--memory", "32MiB", "--data"]).arg(data);
         match words {
@@ -38,7 +38,7 @@ fn keyspaces(scratch: &Scratch) -> Vec<String> {
 }
 
 /// Starts a server on `socket`, and waits until it serves.
-fn serve(scratch: &Scratch, options: &[&str]) -> Child {
+pub fn serve(scratch: &Scratch, options: &[&str]) -> Child {
     let words = [&["serve", "--threads", "2"], options].concat();
     let Served { child, mut rest, .. } = Served::start(&mut scratch.command(&words));
     // Its log goes on, and must not stop it.
@@ -280,7 +280,7 @@ fn large_values_of_an_ordered_keyspace_are_served_and_there_after_a_restart() {
 }
 
 /// Sends a script to a socket of a server, and returns all that came back.
-fn exchange(scratch: &Scratch, socket: &str, script: &str) -> String {
+pub fn exchange(scratch: &Scratch, socket: &str, script: &str) -> String {
     let mut client = UnixStream::connect(scratch.join(socket)).unwrap();
     client.write_all(format!("{script}quit\r\n").as_bytes()).unwrap();
     let mut reply = String::new();

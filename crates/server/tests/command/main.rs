@@ -7,6 +7,7 @@ mod cli;
 mod features;
 mod hot_keys;
 mod keyspaces;
+mod listeners;
 mod operation;
 mod output;
 mod outside;

@@ -6,6 +6,7 @@ use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::block_device::{BlockDevice, group_bytes_max};
 use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::changing::{KeyspaceChange, KeyspaceWish};
+use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_kernels::scan::Format;
 
@@ -22,6 +23,11 @@ impl Store {
     /// The keyspaces that there are, dropped ones whose room is being freed included, by id.
     pub fn keyspaces(&self) -> Vec<Keyspace> {
         self.refuse_forked().map_or_else(|_| Vec::new(), |()| self.base().keyspaces.list())
+    }
+
+    /// The keyspaces that were not dropped, and how requests name them.
+    pub fn open_keyspaces(&self) -> Vec<(Keyspace, KeyspaceRef)> {
+        self.refuse_forked().map_or_else(|_| Vec::new(), |()| self.base().keyspaces.list_open())
     }
 
     /// Makes a keyspace.

@@ -12,6 +12,7 @@ use super::{outcomes, submit, watching};
 use crate::doors::connection::Client;
 use crate::doors::context::Context;
 use crate::doors::door::{Load, Step};
+use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::out::Pool;
 use crate::protocol::kinds;
 use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
@@ -22,7 +23,7 @@ use crate::store::errands::Answer;
 /// The options of a listener, for all its clients. Options of `--memcached ADDR` belong here.
 #[derive(Clone, Debug)]
 pub struct MemcachedOptions {
-    /// The keyspace whose keys the clients see.
+    /// The keyspace whose keys the clients see: the one that has the name now.
     pub keyspace: KeyspaceRef,
     pub keyspace_name: Arc<str>,
     /// Whether clients may delete the whole keyspace at once (`flush_all`).
@@ -33,6 +34,13 @@ impl Default for MemcachedOptions {
     fn default() -> MemcachedOptions {
         let keyspace_name = tapetum::DEFAULT_KEYSPACE_NAME.into();
         MemcachedOptions { keyspace: KeyspaceRef::DEFAULT, keyspace_name, may_flush: true }
+    }
+}
+
+impl MemcachedOptions {
+    /// Looks the keyspace up again.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        self.keyspace = open.plain(&self.keyspace_name);
     }
 }
 

@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tapetum_base::engine::Engine;
 use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::request::key_range::{KeyRange, ScanReply};
@@ -173,6 +174,17 @@ impl Session {
             Err(error) => self.core.answer(token, Outcome::Failed(error)),
         }
         Ok(())
+    }
+
+    /// How often keyspaces have been created, dropped, renamed or given other options since the store was opened. One load: a caller that
+    /// keeps [`KeyspaceRef`]s compares it before it uses them, and looks the names up again if it has changed.
+    pub fn keyspace_edits(&self) -> u64 {
+        self.hashed_engine.keyspaces.edits()
+    }
+
+    /// The open keyspaces, and how requests name them.
+    pub fn open_keyspaces(&self) -> Vec<(Keyspace, KeyspaceRef)> {
+        self.hashed_engine.keyspaces.list_open()
     }
 
     /// Whether a hashed keyspace may have a key, as far as memory knows: a no is certain, and a yes nearly so. For a block device with groups memory

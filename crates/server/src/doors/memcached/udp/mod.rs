@@ -24,6 +24,7 @@ use crate::doors::connection::{Client, Connection};
 use crate::doors::context::Context;
 use crate::doors::door::Door;
 use crate::doors::memcached::door::{Memcached, MemcachedOptions};
+use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::listen::{self, LoopbackAddress};
 use crate::os::Interest;
 use crate::protocol::binary::Status;
@@ -325,6 +326,12 @@ impl UdpDoor {
 impl UdpDoor {
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.outlets.iter().map(|outlet| outlet.socket.as_fd())
+    }
+
+    /// The store's keyspaces have changed.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        self.options.follow(open);
+        self.places.iter_mut().for_each(|place| place.connection.door.follow(open));
     }
 
     /// The events to watch for, if they have changed.
