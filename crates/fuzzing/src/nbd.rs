@@ -16,7 +16,7 @@ pub fn conversation(input: &[u8]) {
     let export = |name: &str, is_read_only| {
         let (name, keyspace) = (name.to_owned(), tapetum::KeyspaceRef::DEFAULT);
         let device = BlockDevice::new(SIZE_BYTES).expect("a size of whole blocks");
-        Export { number: 0, name, keyspace, device, is_read_only }
+        Export { name, keyspace, device, is_read_only, counts: Default::default() }
     };
     let exports = [export("a", false), export("b", true)];
     let (mut negotiation, mut at, mut out) = (Negotiation::default(), 0, Vec::new());

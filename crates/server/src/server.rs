@@ -14,7 +14,7 @@ use crate::doors::door::DoorOptions;
 use crate::doors::memcached::settings;
 use crate::doors::memcached::udp::{Terminal, UdpDoor};
 use crate::doors::metrics::MetricsServer;
-use crate::doors::nbd::exports::Export;
+use crate::doors::nbd::exports::Exports;
 use crate::doors::options::Options;
 use crate::doors::{DoorError, Doors};
 use crate::net::census::Census;
@@ -22,7 +22,7 @@ use crate::net::limits::Budget;
 use crate::net::listen::{Address, Listener};
 use crate::net::mailbox::Mailbox;
 use crate::os;
-use crate::stats::device_stats::{DeviceFigures, ServedDevice};
+use crate::stats::device_stats::DeviceFigures;
 use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
 use crate::store::errands::{self, Errands, MemoryShares, Orders};
@@ -141,7 +141,7 @@ impl Server {
         options.settings = settings::settings(&options, &memcached, &memcached_options, udp.as_deref());
         // Datagrams have one address, whatever the number of listeners: they use the first listener's options.
         let of_first = memcached_options.first().cloned().unwrap_or_default();
-        let devices = nbd_options.iter().flat_map(|options| options.exports.iter().map(Export::served)).collect();
+        let exports = nbd_options.as_ref().map(|options| Arc::clone(&options.exports));
         let memcached = memcached.into_iter().zip(memcached_options.into_iter().map(DoorOptions::Memcached));
         let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle().map(DoorOptions::Nbd));
         let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
@@ -149,7 +149,7 @@ impl Server {
         let front_bytes = options.limits.in_flight_bytes as u64;
         let (limits, threads) = (options.limits.clone(), options.threads);
         let budget = Arc::new(Budget::new(limits.in_flight_bytes));
-        let figures = figures(&slot, udp.clone(), devices, &budget, options);
+        let figures = figures(&slot, udp.clone(), exports, &budget, options);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
         let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
@@ -224,17 +224,25 @@ impl Server {
 fn figures(
     slot: &Arc<StoreSlot>,
     udp: Option<Arc<Terminal>>,
-    devices: Vec<ServedDevice>,
+    exports: Option<Arc<Exports>>,
     budget: &Arc<Budget>,
     options: Options,
 ) -> Figures {
     let budget = Arc::clone(budget);
-    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot] =
+    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot, devices_slot] =
         std::array::from_fn(|_| Arc::clone(slot));
+    let devices = move || {
+        let Some(exports) = &exports else { return DeviceFigures::default() };
+        // Workers that sleep have not learned of a change.
+        if let Ok(store) = devices_slot.store() {
+            exports.follow(|| store.open_keyspaces());
+        }
+        exports.figures()
+    };
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
-        devices: DeviceFigures::new(devices, options.threads),
+        devices: Box::new(devices),
         observers: Arc::default(),
         connections: AtomicUsize::new(0),
         workers_listening: AtomicUsize::new(0),

@@ -48,6 +48,11 @@ impl KeyspaceRef {
         self.kind
     }
 
+    /// Whether the keyspace was there when the store was opened.
+    pub fn is_of_opening(self) -> bool {
+        self.life == 1
+    }
+
     /// Whether it is a block device with groups of blocks.
     #[inline]
     pub fn is_grouped(self) -> bool {

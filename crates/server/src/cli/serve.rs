@@ -16,7 +16,8 @@ use tapetum_kernels::record;
 use crate::cli::serve_arguments::{FullArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
 use crate::doors::memcached::MemcachedOptions;
-use crate::doors::nbd::{NbdOptions, exports};
+use crate::doors::nbd::NbdOptions;
+use crate::doors::nbd::exports::Exports;
 use crate::doors::options::Options;
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
@@ -83,7 +84,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     drop(opening);
     refuse_devices(&store, &keyspaces)?;
     doors.give(&door_options(&store, &place, &keyspaces, !arguments.no_flush_all)?);
-    doors.nbd_options = nbd_options(&store, arguments)?;
+    doors.nbd_options = nbd_options(&store, arguments, server_options.threads)?;
     let memcached_count = doors.memcached.len();
     if let Some(list) = &arguments.hot_keys {
         // Check again: the list may name the very file that was just made.
@@ -277,11 +278,15 @@ fn check_devices(arguments: &ServeArguments, place: &tapetum::Place) -> Result<(
 }
 
 /// The options of each listener for block devices, if there are any.
-fn nbd_options(store: &tapetum::Store, arguments: &ServeArguments) -> Result<Option<NbdOptions>, String> {
+fn nbd_options(
+    store: &tapetum::Store,
+    arguments: &ServeArguments,
+    workers: usize,
+) -> Result<Option<NbdOptions>, String> {
     if arguments.nbd.is_empty() {
         return Ok(None);
     }
-    let exports = exports::exports_of(store, &arguments.nbd_read_only)?;
+    let exports = Exports::new(store, arguments.nbd_read_only.clone(), workers)?;
     Ok(Some(NbdOptions::new(exports, matches!(arguments.sync(), SyncArgument::Always))))
 }
 

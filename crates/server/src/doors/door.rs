@@ -12,7 +12,7 @@
 //!
 //! A door belongs to one client, and so to one worker's thread. It never blocks, and reads no clock except the context's.
 
-use tapetum::Reply;
+use tapetum::{Reply, Session};
 
 use super::connection::Client;
 use super::context::Context;
@@ -143,7 +143,7 @@ impl Door {
     pub fn follow(&mut self, open: &OpenKeyspaces) {
         match self {
             Door::Memcached(door) => door.options.follow(open),
-            Door::Nbd(_) => {}
+            Door::Nbd(door) => door.follow(open),
         }
     }
 
@@ -160,10 +160,10 @@ impl Door {
 
 impl DoorOptions {
     /// The store's keyspaces have changed: clients that connect from now on see that.
-    pub fn follow(&mut self, open: &OpenKeyspaces) {
+    pub fn follow(&mut self, open: &OpenKeyspaces, session: &Session) {
         match self {
             DoorOptions::Memcached(options) => options.follow(open),
-            DoorOptions::Nbd(_) => {}
+            DoorOptions::Nbd(options) => options.exports.follow(|| session.open_keyspaces()),
         }
     }
 

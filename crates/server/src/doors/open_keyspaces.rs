@@ -11,16 +11,30 @@ use tapetum::{Keyspace, KeyspaceRef};
 pub struct OpenKeyspaces {
     /// Those that memcached's clients may see, by name. Block devices are not for them.
     plain: HashMap<String, KeyspaceRef>,
+    all: Vec<KeyspaceRef>,
+    is_of_new_store: bool,
 }
 
 impl OpenKeyspaces {
-    pub fn new(open: Vec<(Keyspace, KeyspaceRef)>) -> OpenKeyspaces {
+    /// `is_of_new_store`: another store has come into the slot. The doors have seen all changes of the one before.
+    pub fn new(open: Vec<(Keyspace, KeyspaceRef)>, is_of_new_store: bool) -> OpenKeyspaces {
+        let all = open.iter().map(|(_, named)| *named).collect();
         let plain = open.into_iter().filter(|(keyspace, _)| keyspace.options.is_empty());
-        OpenKeyspaces { plain: plain.map(|(keyspace, named)| (keyspace.name, named)).collect() }
+        OpenKeyspaces { plain: plain.map(|(keyspace, named)| (keyspace.name, named)).collect(), all, is_of_new_store }
     }
 
     /// The keyspace of a name. Without one, requests come to an error.
     pub fn plain(&self, name: &str) -> KeyspaceRef {
         self.plain.get(name).copied().unwrap_or(KeyspaceRef::GONE)
+    }
+
+    /// The same keyspace, whatever its name is now. Once it is gone it stays so, even if another one gets its id.
+    pub fn again(&self, keyspace: KeyspaceRef) -> KeyspaceRef {
+        // A store counts the lives of an id from its opening on.
+        let is_same = |open: &&KeyspaceRef| match self.is_of_new_store {
+            true => open.id() == keyspace.id() && open.is_of_opening(),
+            false => **open == keyspace,
+        };
+        self.all.iter().find(is_same).copied().unwrap_or(KeyspaceRef::GONE)
     }
 }

@@ -2,6 +2,7 @@
 //! worker and device, which only that worker changes.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -78,6 +79,7 @@ impl DeviceCounts {
     }
 }
 
+/// A device, and its counters by worker.
 #[derive(Clone, Debug)]
 pub struct ServedDevice {
     pub name: String,
@@ -85,6 +87,7 @@ pub struct ServedDevice {
     pub blocks: u64,
     /// Its blocks lie on flash in groups, so that single blocks cannot be counted.
     pub is_grouped: bool,
+    pub counts: Arc<[DeviceCounts]>,
 }
 
 /// The store's figures about the devices.
@@ -94,32 +97,27 @@ pub struct HeldDevices<'a> {
     pub writes: &'a dyn Fn(KeyspaceId) -> KeyspaceWrites,
 }
 
-/// The figures of all block devices served. The default has none.
+/// The figures of the block devices that are served at a moment. The default has none.
 #[derive(Debug, Default)]
 pub struct DeviceFigures {
     devices: Vec<ServedDevice>,
-    /// By worker, then by device.
-    counts: Vec<Vec<DeviceCounts>>,
 }
 
 impl DeviceFigures {
-    pub fn new(devices: Vec<ServedDevice>, workers: usize) -> DeviceFigures {
-        let of_worker = || devices.iter().map(|_| DeviceCounts::default()).collect();
-        let counts = (0..workers).map(|_| of_worker()).collect();
-        DeviceFigures { devices, counts }
+    pub fn new(devices: Vec<ServedDevice>) -> DeviceFigures {
+        DeviceFigures { devices }
     }
 
     pub fn are_there(&self) -> bool {
         !self.devices.is_empty()
     }
 
-    /// The counters of a worker and a device, by number.
-    pub fn of(&self, worker: usize, device: usize) -> &DeviceCounts {
-        &self.counts[worker][device]
+    fn counts(&self) -> impl Iterator<Item = &DeviceCounts> {
+        self.devices.iter().flat_map(|device| device.counts.iter())
     }
 
     pub fn reset(&self) {
-        self.counts.iter().flatten().for_each(DeviceCounts::reset);
+        self.counts().for_each(DeviceCounts::reset);
     }
 
     /// For `stats`: the sum over all devices. Empty if no block device is served.
@@ -127,7 +125,7 @@ impl DeviceFigures {
         if self.devices.is_empty() {
             return Vec::new();
         }
-        let all = DeviceSum { counts: self.counts.iter().flatten().collect() };
+        let all = DeviceSum { counts: self.counts().collect() };
         let counted = COUNTED.iter().map(|(name, help, of)| Figure::new(name, FigureKind::Counter, help, of(&all)));
         counted.collect()
     }
@@ -135,8 +133,8 @@ impl DeviceFigures {
     /// For `stats`: each device, with its name in front.
     pub fn lines(&self, held: &HeldDevices<'_>) -> Vec<(String, String)> {
         let mut lines = Vec::new();
-        for (number, device) in self.devices.iter().enumerate() {
-            let (sum, facts) = (self.sum(number), HeldFacts::of(device, held));
+        for device in &self.devices {
+            let (sum, facts) = (DeviceSum::of_device(device), HeldFacts::of(device, held));
             let counted = COUNTED.iter().map(|(name, _, of)| (name.trim_start_matches("nbd_"), of(&sum).to_string()));
             let mut own: Vec<(&str, String)> = counted.collect();
             for (command, names) in LEVELS {
@@ -201,16 +199,12 @@ impl DeviceFigures {
     }
 
     fn each_command(&self, mut tell: impl FnMut(&str, &DeviceSum<'_>, DeviceCommand)) {
-        for (number, device) in self.devices.iter().enumerate() {
-            let sum = self.sum(number);
+        for device in &self.devices {
+            let sum = DeviceSum::of_device(device);
             for (name, command) in COMMANDS {
                 tell(&format!("device={},command=\"{name}\"", label(&device.name)), &sum, command);
             }
         }
-    }
-
-    fn sum(&self, device: usize) -> DeviceSum<'_> {
-        DeviceSum { counts: self.counts.iter().map(|of_worker| &of_worker[device]).collect() }
     }
 }
 
@@ -220,6 +214,10 @@ struct DeviceSum<'a> {
 }
 
 impl DeviceSum<'_> {
+    fn of_device(device: &ServedDevice) -> DeviceSum<'_> {
+        DeviceSum { counts: device.counts.iter().collect() }
+    }
+
     fn of(&self, counter: impl Fn(&DeviceCounts) -> &AtomicU64) -> u64 {
         self.counts.iter().map(|one| counter(one).load(Ordering::Relaxed)).sum()
     }
@@ -299,12 +297,14 @@ mod tests {
             keyspace: KeyspaceId(id),
             blocks: 100,
             is_grouped: id == 2,
+            counts: (0..2).map(|_| DeviceCounts::default()).collect(),
         };
-        let figures = DeviceFigures::new(vec![device("disk0", 1), device("disk1", 2)], 2);
+        let devices = vec![device("disk0", 1), device("disk1", 2)];
+        let figures = DeviceFigures::new(devices.clone());
         for (worker, us) in [(0, 0), (0, 9), (1, 9), (1, 900)] {
-            figures.of(worker, 0).answered(DeviceCommand::Write, 4096, Duration::from_micros(us), false);
+            devices[0].counts[worker].answered(DeviceCommand::Write, 4096, Duration::from_micros(us), false);
         }
-        figures.of(0, 1).answered(DeviceCommand::Read, 4097, Duration::from_secs(3600), true);
+        devices[1].counts[0].answered(DeviceCommand::Read, 4097, Duration::from_secs(3600), true);
         let value = |name| figures.figures().into_iter().find(|figure| figure.name == name).unwrap().value;
         assert_eq!(
             (value("nbd_writes"), value("nbd_write_bytes"), value("nbd_errors")),

@@ -192,7 +192,7 @@ pub struct Figures {
     pub counters: Vec<Counters>,
     /// One set for each worker.
     pub latencies: Vec<RequestLatencies>,
-    pub devices: DeviceFigures,
+    pub devices: Box<dyn Fn() -> DeviceFigures + Send + Sync>,
     pub observers: Arc<Observers>,
     pub connections: AtomicUsize,
     /// Number of workers that accept connections.
@@ -222,7 +222,7 @@ impl Default for Figures {
         Figures {
             counters: vec![Counters::default()],
             latencies: vec![RequestLatencies::default()],
-            devices: DeviceFigures::default(),
+            devices: Box::new(DeviceFigures::default),
             observers: Arc::default(),
             connections: AtomicUsize::new(0),
             workers_listening: AtomicUsize::new(0),
@@ -278,9 +278,10 @@ impl Figures {
     /// Lines for each served block device, with the device's name in front.
     pub fn device_lines(&self) -> Vec<(String, String)> {
         let mut lines = Vec::new();
-        if self.devices.are_there() {
+        let devices = (self.devices)();
+        if devices.are_there() {
             let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
-            held_devices(&items, &writes, |held| lines = self.devices.lines(held));
+            held_devices(&items, &writes, |held| lines = devices.lines(held));
         }
         lines
     }
@@ -344,7 +345,7 @@ impl Figures {
         figures.extend(class_figures(classes));
         figures.extend(memcached_figures(&store));
         figures.extend(store_figures(&store));
-        figures.extend(self.devices.figures());
+        figures.extend((self.devices)().figures());
         figures.extend(drive_stats::figures(&store.drive_bytes));
         figures.extend(stage_stats::figures(&(self.stages)()));
         figures.extend(self.hot_keys());
@@ -387,7 +388,7 @@ impl Figures {
         let mut page = exposition::exposition(&figures);
         latencies::append(&mut page, &self.latencies);
         let (items, writes) = ((self.keyspace_items)(), (self.keyspace_writes)());
-        held_devices(&items, &writes, |held| self.devices.append(&mut page, held));
+        held_devices(&items, &writes, |held| (self.devices)().append(&mut page, held));
         keyspace_stats::append(&mut page, &items, &writes);
         application_stats::append(&mut page, &(self.applications)());
         exporter_names::append(&mut page, &figures, &classes);
@@ -418,7 +419,7 @@ impl Figures {
     pub fn reset(&self) {
         self.counters.iter().for_each(Counters::reset);
         self.latencies.iter().for_each(RequestLatencies::reset);
-        self.devices.reset();
+        (self.devices)().reset();
         self.observers.forget_prefixes();
     }
 }

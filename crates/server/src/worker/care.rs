@@ -16,17 +16,17 @@ impl Worker {
     /// To be called before input is taken: a client that knows of a change sees it.
     pub(super) fn look_at_keyspaces(&mut self) {
         if self.seat.session().is_some_and(|session| session.keyspace_edits() != self.keyspace_edits) {
-            self.follow_keyspaces();
+            self.follow_keyspaces(false);
         }
     }
 
     /// Lets the doors look their keyspaces up again. Without a store they keep what they have, and every request is refused.
-    pub(super) fn follow_keyspaces(&mut self) {
+    pub(super) fn follow_keyspaces(&mut self, is_new_store: bool) {
         let Some(session) = self.seat.session() else { return };
         // The count first: an edit after it is seen the next time.
         self.keyspace_edits = session.keyspace_edits();
-        let open = OpenKeyspaces::new(session.open_keyspaces());
-        self.options.iter_mut().for_each(|options| options.follow(&open));
+        let open = OpenKeyspaces::new(session.open_keyspaces(), is_new_store);
+        self.options.iter_mut().for_each(|options| options.follow(&open, session));
         self.connections.iter_mut().flatten().for_each(|stream| stream.connection.door.follow(&open));
         self.datagrams.iter_mut().for_each(|datagrams| datagrams.follow(&open));
     }

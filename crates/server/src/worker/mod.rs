@@ -305,8 +305,8 @@ impl Worker {
         self.seat.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
         let refused = self.seat.exchange();
         watch_session(&self.epoll, &self.seat)?;
-        self.follow_keyspaces();
         let Some(refused) = refused else { return Ok(()) };
+        self.follow_keyspaces(true);
         for stream in self.connections.iter_mut().flatten() {
             stream.connection.stop_asking(&mut self.gets);
         }

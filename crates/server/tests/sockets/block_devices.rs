@@ -16,7 +16,8 @@ use crate::nbd_model::DeviceModel;
 use tapetum::{BlockDevice, Error, Store, StoreOptions, Sync};
 use tapetum_drive::{Env, Flash, SplitMix64};
 use tapetum_server::doors::Doors;
-use tapetum_server::doors::nbd::{NbdOptions, exports};
+use tapetum_server::doors::nbd::NbdOptions;
+use tapetum_server::doors::nbd::exports::Exports;
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::Server;
@@ -59,7 +60,7 @@ impl Bench {
             let device = BlockDevice::new(device_bytes).unwrap().in_groups_of(group_blocks).unwrap();
             store.create_block_device(name, device).unwrap();
         }
-        let exports = exports::exports_of(&store, &["frozen".into()]).unwrap();
+        let exports = Exports::new(&store, vec!["frozen".into()], 2).unwrap();
         let slot = Arc::new(StoreSlot::new(store));
         let server_options = Options {
             nbd: vec!["127.0.0.1:0".parse().unwrap()],
@@ -652,5 +653,87 @@ fn who_does_not_come_to_the_point_is_closed() {
     assert!(closed, "still there after {:?}", begun.elapsed());
     // A client that was served before stays connected.
     assert_eq!(read(&mut witness, 0, 4), [0; 4]);
+    bench.server.stop().unwrap();
+}
+
+/// The names of the devices that the server offers.
+fn offered(bench: &Bench) -> Vec<String> {
+    let mut stream = greet(&bench.address).unwrap();
+    stream.write_all(&option(3, b"")).unwrap();
+    let names = std::iter::from_fn(|| match read_option_reply(&mut stream).unwrap() {
+        (2, data) => Some(String::from_utf8_lossy(&data[4..]).into_owned()),
+        _ => None,
+    });
+    names.collect()
+}
+
+/// The errors of a read and of a write.
+fn errors(client: &mut NbdClient) -> [u32; 2] {
+    [(READ, &b""[..]), (WRITE, &[7; 4096])].map(|(command, data)| client.call(command, 0, 0, 4096, data).unwrap().error)
+}
+
+#[test]
+fn devices_that_change_while_they_are_served_are_offered_as_they_are() {
+    let bench = Bench::small();
+    let store = || bench.slot.store().unwrap();
+    let device = |size_bytes| BlockDevice::new(size_bytes).unwrap();
+    let open = |name: &str| NbdClient::open(&bench.address, name, true);
+    let mut early = bench.client();
+    write(&mut early, 0, 0, b"early");
+    store().create_block_device("made", device(1 << 20)).unwrap();
+    assert_eq!(offered(&bench), ["disk0", "disk1", "frozen", GROUPED, "made"]);
+    let mut made = open("made").unwrap();
+    write(&mut made, 0, 0, b"made");
+    assert_eq!((made.size_bytes, read(&mut made, 0, 5)), (1 << 20, b"made\0".to_vec()));
+
+    store().resize_block_device("disk0", device(2 * DEVICE_BYTES)).unwrap();
+    let mut late = bench.client();
+    assert_eq!((late.size_bytes, read(&mut late, 0, 5)), (2 * DEVICE_BYTES, b"early".to_vec()));
+    write(&mut late, 0, DEVICE_BYTES, b"late");
+    assert_eq!(read(&mut early, 0, 5), b"early");
+    assert_ne!(early.call(READ, 0, DEVICE_BYTES, 4, b"").unwrap().error, 0, "it was told the size before");
+
+    store().rename_keyspace("disk0", "moved").unwrap();
+    assert_eq!(offered(&bench), ["disk1", "frozen", GROUPED, "made", "moved"]);
+    assert!(open("disk0").is_err());
+    assert_eq!(read(&mut open("moved").unwrap(), DEVICE_BYTES, 4), b"late");
+    assert_eq!(errors(&mut early), [0, 0], "who has it open keeps it");
+
+    store().drop_keyspace("moved").unwrap();
+    assert_eq!(offered(&bench), ["disk1", "frozen", GROUPED, "made"]);
+    assert!(open("moved").is_err());
+    store().create_block_device("moved", device(1 << 20)).unwrap();
+    assert_eq!((errors(&mut early), errors(&mut late)), ([5; 2], [5; 2]));
+    assert_eq!(read(&mut open("moved").unwrap(), 0, 4), [0; 4]);
+    assert_eq!(errors(&mut made), [0, 0]);
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn who_had_a_device_open_that_is_gone_never_gets_the_next_one_with_its_id() {
+    let bench = Bench::small();
+    let device = BlockDevice::new(DEVICE_BYTES).unwrap();
+    let id = |store: &Store| store.keyspace("disk1").unwrap().id();
+    let mut old = NbdClient::open(&bench.address, "disk1", true).unwrap();
+    let mut other = bench.client();
+    assert_eq!((errors(&mut old), errors(&mut other)), ([0; 2], [0; 2]));
+    let store = bench.slot.store().unwrap();
+    let first = id(&store);
+    store.drop_keyspace("disk1").unwrap();
+    let begun = std::time::Instant::now();
+    while store.keyspaces().iter().any(|keyspace| keyspace.id == first) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the id is not free");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    store.create_block_device("disk1", device).unwrap();
+    assert_eq!(id(&store), first);
+    drop(store);
+    let mut new = NbdClient::open(&bench.address, "disk1", true).unwrap();
+    write(&mut new, FUA, 0, b"new");
+    // In the store that comes next the id has its first life again.
+    bench.crash();
+    wait_for_store(&mut other);
+    assert_eq!(errors(&mut old), [5; 2]);
+    assert_eq!(read(&mut new, 0, 3), b"new");
     bench.server.stop().unwrap();
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::late_store::late_store;
-use crate::nbd_client::{NbdClient, READ};
+use crate::nbd_client::{NbdClient, READ, WRITE};
 use tapetum::{BlockDevice, Store};
 use tapetum_server::doors::Doors;
 use tapetum_server::doors::memcached::MemcachedOptions;
-use tapetum_server::doors::nbd::{NbdOptions, exports};
+use tapetum_server::doors::nbd::NbdOptions;
+use tapetum_server::doors::nbd::exports::Exports;
 use tapetum_server::doors::options::Options;
 use tapetum_server::net::limits::Limits;
 use tapetum_server::server::Server;
@@ -35,7 +36,7 @@ impl Bench {
         let mut doors = Doors::bind(&options).unwrap();
         let of_apart = MemcachedOptions { keyspace: apart, keyspace_name: "apart".into(), may_flush: true };
         doors.give(&[MemcachedOptions::default(), of_apart]);
-        doors.nbd_options = Some(NbdOptions::new(exports::exports_of(&store, &[]).unwrap(), true));
+        doors.nbd_options = Some(NbdOptions::new(Exports::new(&store, Vec::new(), options.threads).unwrap(), true));
         let slot = Arc::new(StoreSlot::new(store.clone()));
         Bench { store, server: Server::start_behind(doors, slot, options).unwrap() }
     }
@@ -94,6 +95,22 @@ fn each_listener_has_its_options() {
     assert_eq!(bench.exchange(0, "get a\r\n"), "END\r\n");
     assert_eq!(bench.exchange(1, "get a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n");
     assert_eq!(bench.store.keyspace("apart").unwrap().get(b"a").unwrap().unwrap().value, b"x");
+    bench.server.stop().unwrap();
+}
+
+#[test]
+fn a_device_that_is_made_while_it_serves_has_figures_of_its_own() {
+    let bench = Bench::new(Limits::default());
+    bench.store.create_block_device("late", BlockDevice::new(1 << 20).unwrap()).unwrap();
+    let mut late = NbdClient::open(&bench.address(2), "late", false).unwrap();
+    assert_eq!(late.call(WRITE, 0, 0, 4, b"late").unwrap().error, 0);
+    let figures = bench.exchange(0, "stats\r\n");
+    assert!(figures.contains("STAT device:late:writes 1\r\n"), "{figures}");
+    bench.store.rename_keyspace("late", "later").unwrap();
+    let figures = bench.exchange(0, "stats\r\n");
+    assert!(figures.contains("STAT device:later:writes 1\r\n") && !figures.contains("device:late:"), "{figures}");
+    bench.store.drop_keyspace("later").unwrap();
+    assert!(!bench.exchange(0, "stats\r\n").contains("device:later:"));
     bench.server.stop().unwrap();
 }
 

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tapetum::Reply;
 
-use super::exports::Export;
+use super::exports::Exports;
 use super::negotiation::{Negotiated, Negotiation};
 use super::protocol::handshake::GREETING;
 use super::transmission::Transmission;
 use crate::doors::connection::Client;
 use crate::doors::context::Context;
 use crate::doors::door::{Load, Step};
+use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::out::Pool;
 
 /// The most clients over all listeners.
@@ -20,15 +21,15 @@ const CLIENTS_MAX: usize = 128;
 /// The options of a listener, for all its clients.
 #[derive(Clone)]
 pub struct NbdOptions {
-    pub exports: Arc<[Export]>,
+    pub exports: Arc<Exports>,
     /// Writes are durable when they are answered.
     pub is_durable_at_once: bool,
     clients: Arc<AtomicUsize>,
 }
 
 impl NbdOptions {
-    pub fn new(exports: Vec<Export>, is_durable_at_once: bool) -> NbdOptions {
-        NbdOptions { exports: exports.into(), is_durable_at_once, clients: Arc::default() }
+    pub fn new(exports: Exports, is_durable_at_once: bool) -> NbdOptions {
+        NbdOptions { exports: Arc::new(exports), is_durable_at_once, clients: Arc::default() }
     }
 }
 
@@ -62,7 +63,6 @@ impl Nbd {
     }
 
     pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
-        let exports = &self.options.exports;
         let negotiation = match &mut self.phase {
             Phase::Transmission(transmission) => return transmission.step(input, client, cx),
             Phase::Handshake(negotiation) => negotiation,
@@ -71,7 +71,8 @@ impl Nbd {
         if client.is_full(Load::default(), cx.limits, cx.budget) {
             return Step::Stop(0);
         }
-        match client.out.append(cx.pool, |out| negotiation.step(input, exports, out)) {
+        let exports = self.options.exports.offered();
+        match client.out.append(cx.pool, |out| negotiation.step(input, &exports, out)) {
             Negotiated::Goes { taken_bytes, skip_bytes } => {
                 client.frame_done(skip_bytes);
                 Step::Took(taken_bytes)
@@ -86,13 +87,20 @@ impl Nbd {
             }
             Negotiated::Serves { taken_bytes, export } => {
                 client.frame_done(0);
-                let statuses = negotiation.has_statuses(&export, exports);
+                let statuses = negotiation.has_statuses(&export, &exports);
                 let durable = self.options.is_durable_at_once;
                 let transmission =
                     Transmission::new(export, negotiation.is_structured, statuses, durable, cx.seat.exchanges());
                 self.phase = Phase::Transmission(Box::new(transmission));
                 Step::Took(taken_bytes)
             }
+        }
+    }
+
+    /// The store's keyspaces have changed.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        if let Phase::Transmission(transmission) = &mut self.phase {
+            transmission.follow(open);
         }
     }
 

@@ -32,7 +32,7 @@ impl Transmission {
             (PartKind::Read, _) => {
                 job.fill(&part.piece, value);
                 if value.is_none() {
-                    cx.figures.devices.of(cx.worker, self.export.number).met_hole();
+                    self.export.counts[cx.worker].met_hole();
                 }
             }
         }
@@ -67,8 +67,7 @@ impl Transmission {
 /// Counts a finished job.
 pub(super) fn count(job: &Job, export: &Export, cx: &Context<'_>) {
     let took = cx.instant().saturating_duration_since(job.began);
-    let counts = cx.figures.devices.of(cx.worker, export.number);
-    counts.answered(job.command(), job.length, took, job.error != 0);
+    export.counts[cx.worker].answered(job.command(), job.length, took, job.error != 0);
 }
 
 /// The protocol's number for an error.

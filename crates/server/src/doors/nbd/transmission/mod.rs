@@ -18,6 +18,7 @@ use crate::doors::nbd::exports::Export;
 use crate::doors::nbd::jobs::{Job, Numbered, Part, PartKind, Task};
 use crate::doors::nbd::protocol::request::{NbdCommand, NbdRequest, PAYLOAD_BYTES_MAX};
 use crate::doors::nbd::protocol::{NbdParsed, reply};
+use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::limits::Limits;
 
 /// The most unanswered requests of one client.
@@ -72,6 +73,11 @@ impl Transmission {
             has_left: false,
             wants_turn: false,
         }
+    }
+
+    /// The store's keyspaces have changed. Once the device is dropped, each request comes to an error.
+    pub fn follow(&mut self, open: &OpenKeyspaces) {
+        self.export.keyspace = open.again(self.export.keyspace);
     }
 
     pub fn load(&self) -> Load {

@@ -55,7 +55,7 @@ impl Transmission {
         let change = BlockChange::new(piece.within.clone(), patch);
         let part = self.add_part(job, piece, PartKind::Change(change), admission.charge_bytes);
         client.keep(admission, cx.budget);
-        cx.figures.devices.of(cx.worker, self.export.number).changes_part();
+        self.export.counts[cx.worker].changes_part();
         self.changing.push_back(part);
     }
 
