@@ -2,6 +2,9 @@
 //!
 //! It is taken, not locked ([`crate::base::Base::take_installer`]): whoever holds the guard is alone in changing what it has, and what engines
 //! derive from that. A change is durable first ([`Installer::append`]), then made in the clients' states.
+//!
+//! An engine may need many steps to follow a change of its states. A store that fails between these steps loses the installer, so that nobody
+//! reads states that contradict the engine ([`Installer::begin_change`]).
 
 use crate::error::Error;
 use crate::keyspace::catalogue::Catalogue;
@@ -95,6 +98,8 @@ impl ManifestClients for Clients {
 pub struct Installer {
     pub manifest: Manifest,
     pub clients: Clients,
+    /// A change of the states has begun, and is not yet in all that engines derive from them.
+    is_half_made: bool,
 }
 
 impl Deref for Installer {
@@ -113,7 +118,7 @@ impl DerefMut for Installer {
 
 impl From<Recovered<Clients>> for Installer {
     fn from(Recovered { manifest, clients }: Recovered<Clients>) -> Installer {
-        Installer { manifest, clients }
+        Installer { manifest, clients, is_half_made: false }
     }
 }
 
@@ -126,6 +131,21 @@ impl Installer {
     /// The same, if there is room in the manifest as it is; whether there was.
     pub async fn append_if_room(&mut self, edits: &FrameItems) -> Result<bool, Error> {
         self.manifest.append_if_room(&self.clients, edits).await
+    }
+
+    /// Begins a change that takes many steps. A guard that is dropped before [`Installer::end_change`] does not give the installer back: its task
+    /// failed, which poisons the log, or was given up because the log is poisoned.
+    pub fn begin_change(&mut self) {
+        self.is_half_made = true;
+    }
+
+    /// Ends the change: engines follow the states again.
+    pub fn end_change(&mut self) {
+        self.is_half_made = false;
+    }
+
+    pub fn is_half_made(&self) -> bool {
+        self.is_half_made
     }
 
     /// Makes durable that the store was opened once more, and with it all that recovery read and believed.

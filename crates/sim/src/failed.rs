@@ -54,6 +54,13 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Brim),
         what: "an extension of a dropped keyspace was still being written when its extents became a segment's",
     },
+    FailedRun {
+        seed: 827_041_300,
+        operations: 600,
+        troubles: 1,
+        load: Some(Load::Ordered),
+        what: "a query of a hashed keyspace showed keys twice after a failure that had stopped an install between catalog and index",
+    },
 ];
 
 impl FailedRun {

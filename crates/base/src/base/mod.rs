@@ -81,7 +81,7 @@ pub struct Base {
     pub options: StoreOptions,
     pub log: Log,
     pub extents: Arc<Mutex<Extents>>,
-    /// The manifest with its clients' states; `None` while somebody has it.
+    /// The manifest with its clients' states; `None` while somebody has it, and for good once a failure has left a change of it half made.
     pub installer: Mutex<Option<Box<Installer>>>,
     /// As on flash. Only a resize changes it.
     pub superblock: Mutex<Superblock>,
@@ -102,7 +102,8 @@ pub struct Base {
     pub closed: AtomicBool,
 }
 
-/// Exclusive use of the installer. The drop gives it back and publishes its state to the engines.
+/// Exclusive use of the installer. The drop gives it back and publishes its state to the engines. In the middle of a change
+/// ([`Installer::begin_change`]) the drop gives nothing back: the store has failed, and whoever waits for the installer learns that.
 pub struct InstallerGuard {
     base: Arc<Base>,
     /// `Some` until the drop.
@@ -125,7 +126,8 @@ impl DerefMut for InstallerGuard {
 
 impl Drop for InstallerGuard {
     fn drop(&mut self) {
-        self.installer.take().into_iter().for_each(|installer| self.base.give_installer(installer));
+        let whole = self.installer.take().filter(|installer| !installer.is_half_made());
+        whole.into_iter().for_each(|installer| self.base.give_installer(installer));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! 1. A step never waits: it begins work that is due, and polls the task in progress once.
 //! 2. A failure that leaves the store in doubt poisons the log. After that no job gets another step.
-//! 3. A dropped task leaves the store as a crash at this point would, unless it has the installer.
+//! 3. A dropped task leaves the store as a crash at this point would. If it is in the middle of an install, the installer is lost with it.
 
 use crate::error::Error;
 use crate::phase::Phase;

@@ -144,7 +144,7 @@ impl Bench {
     }
 
     fn begin_anew(&mut self) -> Result<usize, Error> {
-        let Installer { manifest, clients } = &mut self.installer;
+        let Installer { manifest, clients, .. } = &mut self.installer;
         run(&self.io, manifest.begin_anew(clients), || false).unwrap()
     }
 
@@ -254,7 +254,7 @@ fn what_the_store_can_do_without_is_said_where_the_snapshot_fits_behind_it() {
         let mut items = FrameItems::default();
         let length = bytes as usize - HEADER_BYTES - ITEM_HEAD_BYTES;
         items.put(ClientId::KEYSPACES, |writer| writer.raw(&vec![0; length]));
-        let Installer { manifest, clients } = &mut bench.installer;
+        let Installer { manifest, clients, .. } = &mut bench.installer;
         run(&bench.io, manifest.append_if_room(clients, &items), || false).unwrap().unwrap()
     };
     assert!(name(512) && name(left));
@@ -444,7 +444,7 @@ fn a_snapshot_holds_all_clients() {
 #[test]
 fn an_item_of_an_unknown_client_is_refused_and_named() {
     let mut bench = Bench::of(Bench::small_geometry(), 256 << 10);
-    let Installer { manifest, clients } = &mut bench.installer;
+    let Installer { manifest, clients, .. } = &mut bench.installer;
     run(&bench.io, manifest.append(clients, &two_clients(1)), || false).unwrap().unwrap();
     let of_future = |refusal: Error| {
         let text = refusal.to_string();

@@ -275,7 +275,7 @@ fn step(area: &Area, installer: &mut Installer, input: &mut Input<'_>) -> bool {
             let checkpoint = HashedEdit::Checkpoint(checkpoint(input));
             let mut items = FrameItems::default();
             items.put(ClientId::HASHED, |writer| checkpoint.encode(writer));
-            let Installer { manifest, clients } = installer;
+            let Installer { manifest, clients, .. } = installer;
             if !area.run(manifest.append_if_room(clients, &items)).expect("room") {
                 return false;
             }

@@ -3,9 +3,9 @@
 use super::QueryError;
 use super::query_task::QueryTask;
 use super::tests::{Rows, into, query, rows, sort};
-use crate::hashed::collect::victim::tests::store_in_memory;
-use crate::{KeyRange, KeyspaceHandle, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, SplitMix64};
+use crate::hashed::collect::victim::tests::{store_at_rest, store_in_memory};
+use crate::{Error, KeyRange, KeyspaceHandle, Phase, Store, StoreOptions, Sync};
+use tapetum_drive::{Drive, Env, SplitMix64};
 use tapetum_kernels::scan::OwnedScalar;
 
 const CAPACITY: u64 = 24 << 20;
@@ -14,14 +14,17 @@ const FEW: u32 = 2000;
 /// Five, more than that.
 const MANY: u32 = 5000;
 
-fn store() -> (Drive, Store) {
-    let options = StoreOptions {
+fn options() -> StoreOptions {
+    StoreOptions {
         segment_bytes: 256 << 10,
         partition_bits: 2,
         sync: Sync::No,
         ..StoreOptions::new(CAPACITY, 64 << 20)
-    };
-    store_in_memory(CAPACITY, &options)
+    }
+}
+
+fn store() -> (Drive, Store) {
+    store_in_memory(CAPACITY, &options())
 }
 
 /// Values that are not compressed, a large one now and then.
@@ -159,4 +162,43 @@ fn one_that_keeps_too_much_flash_is_too_old() {
     }
     assert_eq!(finished(task, &mut taken), Err(QueryError::SnapshotTooOld));
     assert!(QueryError::SnapshotTooOld.to_string().contains("too old"));
+}
+
+/// A store of items in a sealed write buffer that has failed this many steps into the install of their segment; `None`: the install has fewer.
+fn failed_amid_an_install(steps: u32) -> Option<Store> {
+    let (_drive, store) = store_at_rest(CAPACITY, &options(), Env::simulated(1).0);
+    write_all(&store.create_keyspace("papers").unwrap(), &mut SplitMix64::new(3), (100, 2001));
+    assert!(store.hashed().rotate());
+    while store.phases()[0] != Phase::Merge {
+        store.maintain();
+    }
+    for _ in 0..steps {
+        store.maintain();
+        if store.phases()[0] != Phase::Merge {
+            return None;
+        }
+    }
+    store.hashed().log.poison("a flush", Error::Io("for the test".into()));
+    // The flush is given up when the drive has nothing of it any more.
+    for _ in 0..20 {
+        store.maintain();
+    }
+    Some(store)
+}
+
+/// Before the index has all of an install, a key may be in a write buffer and in a segment that the index does not name for it.
+#[test]
+fn a_store_that_fails_amid_an_install_shows_no_half_of_it() {
+    let mut failures = 0;
+    while let Some(store) = failed_amid_an_install(failures) {
+        let papers = store.keyspace("papers").unwrap();
+        let task = papers.begin_query(&query(0, rows(None)), &KeyRange::default()).unwrap();
+        let queried = finished(task, &mut Rows::new());
+        assert!(matches!(queried, Err(QueryError::Store(Error::Poisoned(_)))), "{failures} steps: {queried:?}");
+        let listed = papers.items().next();
+        assert!(matches!(listed, Some(Err(Error::Poisoned(_)))), "{failures} steps: {listed:?}");
+        assert_eq!(papers.get(&1u32.to_be_bytes()).unwrap().map(|item| item.value.len()), Some(1000));
+        failures += 1;
+    }
+    assert!(failures > 1, "an install takes a step for each of four partitions");
 }

@@ -5,6 +5,9 @@
 //! ```
 //! One at a time: the caller holds the installer. A partition that the change would overfill, or leave far too empty, is
 //! built anew from the key tables, which by then say exactly what must be in it.
+//!
+//! Before the index has all of a change, a key may be in the write buffer and in a segment that the index does not name for it. If the store
+//! fails then, the installer is lost, so that nobody reads this state.
 
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
@@ -85,6 +88,7 @@ pub async fn apply(
     let install = &frame.install;
     phase.set(Phase::Merge);
     engine.segments.turn();
+    installer.begin_change();
     frame.apply(installer)?;
     engine.item_count.by_keyspace.note(&frame.tally);
     let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
@@ -106,6 +110,7 @@ pub async fn apply(
         io.step().await;
     }
     engine.segments.retire(&install.dropped);
+    installer.end_change();
     Ok(())
 }
 
