@@ -28,6 +28,8 @@ pub struct ArrowBatches {
     columns: Vec<ArrowColumn>,
     rows: usize,
     bytes: usize,
+    rows_max: usize,
+    bytes_max: usize,
 }
 
 struct ArrowColumn {
@@ -114,7 +116,19 @@ impl ArrowBatches {
         let schema = Arc::new(Schema::new(fields.collect::<Vec<Field>>()));
         let column =
             |column: &ResultColumn| ArrowColumn { place: column.place, values: ArrowValues::new(column.scalar_type) };
-        ArrowBatches { schema, columns: columns.iter().map(column).collect(), rows: 0, bytes: 0 }
+        ArrowBatches {
+            schema,
+            columns: columns.iter().map(column).collect(),
+            rows: 0,
+            bytes: 0,
+            rows_max: BATCH_ROWS,
+            bytes_max: BATCH_BYTES,
+        }
+    }
+
+    /// In batches of so many rows or bytes of strings.
+    pub fn in_batches_of(self, rows_max: usize, bytes_max: usize) -> ArrowBatches {
+        ArrowBatches { rows_max, bytes_max, ..self }
     }
 
     pub fn schema(&self) -> &Arc<Schema> {
@@ -132,7 +146,7 @@ impl ArrowBatches {
             column.push(value);
         }
         self.rows += 1;
-        if self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES { self.take() } else { Ok(None) }
+        if self.rows >= self.rows_max || self.bytes >= self.bytes_max { self.take() } else { Ok(None) }
     }
 
     /// The rows that are left.

@@ -57,7 +57,7 @@ pub(crate) struct Device {
     pub stages: Arc<EngineCounters>,
     /// Options of each queue pair's own engine, if the queue pairs share none.
     pub engine: EngineOptions,
-    /// Turns of these engines, if applications have weights.
+    /// Turns of these engines, if they are limited.
     pub turns: Option<Arc<Turns>>,
     /// Options of the shared engine.
     pub units: Option<EngineOptions>,

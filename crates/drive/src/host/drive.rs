@@ -76,14 +76,14 @@ impl Drive {
         Drive::of(device)
     }
 
-    /// The same flash, local memory, programs and clock, without compute units: the threads that compute for themselves have turns by the
-    /// weights of their applications, while more want to than there are cores. Its counters begin at zero.
-    pub fn with_weights(&self, weights: &[u32], names: &[String]) -> Drive {
+    /// The same flash, local memory, programs and clock, without compute units: of the threads that compute for themselves, `at_once` do so at
+    /// the same time, by the weights of their applications. Its counters begin at zero.
+    pub fn with_turns(&self, at_once: usize, weights: &[u32], names: &[String]) -> Drive {
         let mut device = self.device_over(self.device.flash.clone());
         let (weights, application_names) = (weights.to_vec(), names.to_vec());
         device.engine = EngineOptions { weights, application_names, ..device.engine };
         device.stages = Arc::new(EngineCounters::new(&device.programs, &device.engine));
-        device.turns = Some(Arc::new(Turns::new(&device.engine, device.env.parallelism())));
+        device.turns = Some(Arc::new(Turns::new(&device.engine, at_once)));
         Drive::of(device)
     }
 

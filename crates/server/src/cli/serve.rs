@@ -222,11 +222,18 @@ fn server_options(
     })
 }
 
+/// Queries and pipelines of commands run on threads of their own, where the drive has none for their programs. Half of the cores are left to
+/// clients, however many ask.
+fn turns_of_commands() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+}
+
 fn open_options(arguments: &ServeArguments) -> Result<tapetum::Options, Box<dyn Error>> {
     Ok(tapetum::Options {
         compute_units: pipelines::named_units(&arguments.compute_units)?,
         pin_units: arguments.pin,
         weights: arguments.weight.clone(),
+        turns: Some(turns_of_commands()),
         memory_bytes: Some(arguments.memory()),
         memory_beside: opening::front_bytes,
         write_buffer_bytes: arguments.write_buffer,

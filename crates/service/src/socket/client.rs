@@ -90,12 +90,12 @@ impl Connection {
         }
         // As in a greeting.
         let _ = self.stream.write_all(&frame);
-        let mut rows = RowReader::default();
+        let (mut rows, mut body) = (RowReader::default(), Vec::new());
         loop {
             let mut head = [0; HEAD_BYTES];
             self.fill(&mut head, caller, role)?;
             let head = FrameHead::parse(head, ANSWER_BYTES_MAX).map_err(|why| self.nonsense(&why))?;
-            let mut body = vec![0; head.body_bytes];
+            body.resize(head.body_bytes, 0);
             self.fill(&mut body, caller, role)?;
             match head.kind {
                 FrameKind::Reply => {
@@ -103,7 +103,7 @@ impl Connection {
                     caller.take(in_order(reply))?;
                 }
                 FrameKind::Rows => {
-                    let read = rows.read(body, &mut |values| caller.row(values));
+                    let read = rows.read(std::mem::take(&mut body), &mut |values| caller.row(values));
                     read.map_err(|error| self.nonsense(&error.to_string()))?;
                     if caller.has_left() {
                         return Err(CallerLeft.into());

@@ -78,7 +78,7 @@ impl FrameHead {
 /// # Errors
 /// If the body is longer than a frame can say.
 pub fn framed(kind: FrameKind, body: &[u8]) -> io::Result<Vec<u8>> {
-    let mut frame = vec![0; HEAD_BYTES];
+    let mut frame = begun(Vec::new());
     frame.extend_from_slice(body);
     finish(kind, frame)
 }
@@ -88,10 +88,29 @@ pub fn framed(kind: FrameKind, body: &[u8]) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`framed`].
 pub fn framed_data(kind: FrameKind, data: &impl Serialize) -> io::Result<Vec<u8>> {
-    finish(kind, postcard::to_extend(data, vec![0; HEAD_BYTES]).map_err(io::Error::other)?)
+    framed_data_in(Vec::new(), kind, data)
 }
 
-fn finish(kind: FrameKind, mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
+/// As [`framed_data`], in a buffer that was used before.
+///
+/// # Errors
+/// As [`framed`].
+pub fn framed_data_in(buffer: Vec<u8>, kind: FrameKind, data: &impl Serialize) -> io::Result<Vec<u8>> {
+    finish(kind, postcard::to_extend(data, begun(buffer)).map_err(io::Error::other)?)
+}
+
+/// Room for the head of a frame, in a buffer; its body follows.
+pub fn begun(mut buffer: Vec<u8>) -> Vec<u8> {
+    buffer.clear();
+    buffer.resize(HEAD_BYTES, 0);
+    buffer
+}
+
+/// The frame that was [`begun`], with its head.
+///
+/// # Errors
+/// As [`framed`].
+pub fn finish(kind: FrameKind, mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
     let body_bytes = frame.len() - HEAD_BYTES;
     let body_bytes = u32::try_from(body_bytes).map_err(|_| io::Error::other("more than a frame can hold"))?;
     frame[..4].copy_from_slice(&body_bytes.to_le_bytes());

@@ -8,7 +8,12 @@ use tapetum::query::ResultColumn;
 use tapetum_arrow::{ArrowBatches, each_row};
 use tapetum_kernels::scan::Scalar;
 
+use super::frame;
 use crate::reply::Column;
+
+/// Rows and bytes of strings of a part: it fits a cache and the socket's buffer, so that both sides work at the same time.
+const PART_ROWS: usize = 1024;
+const PART_BYTES: usize = 128 << 10;
 
 /// Makes parts of rows.
 pub struct RowWriter {
@@ -19,16 +24,16 @@ pub struct RowWriter {
 impl RowWriter {
     pub fn new(columns: &[Column]) -> Result<RowWriter, ArrowError> {
         let columns: Vec<ResultColumn> = columns.iter().map(ResultColumn::from).collect();
-        let batches = ArrowBatches::new(&columns);
-        Ok(RowWriter { writer: StreamWriter::try_new(Vec::new(), batches.schema())?, batches })
+        let batches = ArrowBatches::new(&columns).in_batches_of(PART_ROWS, PART_BYTES);
+        Ok(RowWriter { writer: StreamWriter::try_new(frame::begun(Vec::new()), batches.schema())?, batches })
     }
 
-    /// Takes a row; a part, when one is full.
+    /// Takes a row; a part, when one is full: the frame that [`frame::finish`] ends.
     pub fn push(&mut self, values: &[Option<Scalar<'_>>]) -> Result<Option<Vec<u8>>, ArrowError> {
         match self.batches.push(values)? {
             Some(batch) => {
                 self.writer.write(&batch)?;
-                Ok(Some(std::mem::take(self.writer.get_mut())))
+                Ok(Some(std::mem::replace(self.writer.get_mut(), frame::begun(Vec::new()))))
             }
             None => Ok(None),
         }

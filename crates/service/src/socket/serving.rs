@@ -17,8 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tapetum_kernels::scan::Scalar;
 
 use super::frame::{
-    self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX, framed,
-    framed_data,
+    self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX, finish,
+    framed, framed_data, framed_data_in,
 };
 use super::listener::{CLIENTS_MAX, ListenerShared};
 use super::rows::RowWriter;
@@ -32,6 +32,8 @@ use crate::request::Request;
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// What each client may hold besides, so that small requests go on when there is no memory.
 const FREE_BYTES: usize = 16 << 10;
+/// A buffer is kept for the next part of an answer, unless it has more than this.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// After this time a client that does nothing is let go, if others wait for the memory that it holds.
 const STALLED: Duration = Duration::from_secs(10);
 /// How often it looks whether there is memory again.
@@ -148,6 +150,8 @@ struct SocketCaller<'a> {
     /// Bytes of the server's memory that it has taken.
     held_bytes: usize,
     rows: Option<RowWriter>,
+    /// Of the last frame, for the next one.
+    buffer: Vec<u8>,
     /// When it was last looked for.
     looked: Instant,
     has_left: bool,
@@ -165,6 +169,7 @@ impl<'a> SocketCaller<'a> {
             number,
             held_bytes: 0,
             rows: None,
+            buffer: Vec::new(),
             looked: Instant::now(),
             has_left: false,
             is_broken: false,
@@ -271,20 +276,27 @@ impl<'a> SocketCaller<'a> {
     }
 
     fn send(&mut self, frame: io::Result<Vec<u8>>) -> Result<(), CallerLeft> {
-        let sent = frame.and_then(|frame| self.write(&frame));
+        let sent = frame.and_then(|frame| {
+            let written = self.write(&frame);
+            // A large one is one value's, most likely.
+            if frame.capacity() <= BUFFER_BYTES_MAX {
+                self.buffer = frame;
+            }
+            written
+        });
         self.has_left |= sent.is_err();
         sent.map_err(|_| CallerLeft)
     }
 
-    fn send_rows(&mut self, part: &[u8]) -> Result<(), CallerLeft> {
-        if part.is_empty() { Ok(()) } else { self.send(framed(FrameKind::Rows, part)) }
+    fn send_rows(&mut self, part: Vec<u8>) -> Result<(), CallerLeft> {
+        if part.len() <= HEAD_BYTES { Ok(()) } else { self.send(finish(FrameKind::Rows, part)) }
     }
 
     /// Sends what is left of the rows.
     fn finish_rows(&mut self) -> Result<(), CallerLeft> {
         let Some(rows) = self.rows.take() else { return Ok(()) };
         let last = rows.finish().map_err(|_| CallerLeft)?;
-        self.send_rows(&last)
+        self.send_rows(last)
     }
 
     fn looks_gone(&self) -> bool {
@@ -308,7 +320,8 @@ impl Caller for SocketCaller<'_> {
         } else {
             self.finish_rows()?;
         }
-        self.send(framed_data(FrameKind::Reply, &reply))
+        let buffer = std::mem::take(&mut self.buffer);
+        self.send(framed_data_in(buffer, FrameKind::Reply, &reply))
     }
 
     fn row(&mut self, values: &[Option<Scalar<'_>>]) {
@@ -319,7 +332,7 @@ impl Caller for SocketCaller<'_> {
         match rows.push(values) {
             Ok(None) => {}
             // What could not be sent is noticed by whoever asks whether it has left.
-            Ok(Some(part)) => drop(self.send_rows(&part)),
+            Ok(Some(part)) => drop(self.send_rows(part)),
             Err(_) => self.has_left = true,
         }
     }

@@ -91,6 +91,8 @@ pub struct Options {
     pub compute_units: Vec<(String, u16)>,
     /// Applications that share these threads, and the weight of each; see [`Options::weights`].
     pub weights: Vec<(String, u32)>,
+    /// How many threads compute for themselves at once; see [`Options::turns`].
+    pub turns: Option<usize>,
     /// These threads stay on a core each, as long as there are enough.
     pub pin_units: bool,
     /// Memory of a budget, in bytes, that the caller needs beside the store: none, unless a server sets it.
@@ -148,6 +150,7 @@ impl Default for Options {
             drive_threads: 0,
             compute_units: Vec::new(),
             weights: Vec::new(),
+            turns: None,
             pin_units: false,
             memory_beside: |_| 0,
         }
@@ -233,6 +236,12 @@ impl Options {
     /// is said. See [`Store::application`](crate::Store::application).
     pub fn weights(self, weights: Vec<(String, u32)>) -> Options {
         Options { weights, ..self }
+    }
+
+    /// Of the threads that run programs for themselves, since there are no compute units for them, so many do so at once, and the others wait for
+    /// their turn; else all do, or as many as there are cores if applications have weights.
+    pub fn turns(self, at_once: usize) -> Options {
+        Options { turns: Some(at_once), ..self }
     }
 
     /// Opens the store at a directory, file or block device, with its maintenance thread. One that is in use is waited for, 3 seconds at
@@ -377,9 +386,10 @@ impl Options {
         let mut drive = drive(&flash, (opened.local_memory_bytes() + units_bytes) as usize, path, env)?;
         if let Some(units) = &units {
             drive = drive.with_compute_units(units);
-        } else if !self.weights.is_empty() {
+        } else if self.turns.is_some() || !self.weights.is_empty() {
             let (names, weights) = self.applications().map_err(OpenError::store(path))?;
-            drive = drive.with_weights(&weights, &names);
+            let at_once = self.turns.unwrap_or_else(|| drive.env().parallelism());
+            drive = drive.with_turns(at_once.max(1), &weights, &names);
         }
         if self.drive_threads > 0 {
             drive = drive.with_threads(self.drive_threads).map_err(OpenError::io(path, "have threads for"))?;
