@@ -63,7 +63,10 @@ impl SharedMemory {
     }
 
     pub fn wait(&self, begins: bool) {
-        self.shared.budget.change_waiting(begins);
+        if self.shared.budget.change_waiting(begins) {
+            // Workers that sleep are to look for clients that hold memory and do nothing.
+            self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        }
     }
 
     pub fn is_wanted(&self) -> bool {
@@ -72,10 +75,6 @@ impl SharedMemory {
 
     pub fn give(&self, command: u64, bytes: usize, is_all: bool) {
         self.shared.budget.change(bytes, 0);
-        if self.is_wanted() {
-            // Clients that wait for it are other threads', which may sleep.
-            self.shared.mailboxes.iter().for_each(Mailbox::wake);
-        }
         if is_all {
             self.shared.budget.release_overdraft(OF_COMMANDS | (command + 1));
         }

@@ -1,5 +1,7 @@
 //! What a check finds.
 
+use std::collections::VecDeque;
+
 /// The words for damage that costs nothing.
 pub const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
 
@@ -22,7 +24,20 @@ pub struct CheckReport {
 pub struct CheckPlace {
     /// A segment, or an ordered keyspace.
     pub number: u32,
+    /// In an ordered keyspace.
     pub key: Vec<u8>,
+    /// Large values of the segment that are to be checked yet.
+    pub large: VecDeque<CheckedValue>,
+}
+
+/// A value in extents of its own that a record names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckedValue {
+    /// The record's number in its segment.
+    pub entry: u32,
+    pub raw_bytes: u32,
+    /// As the record has it.
+    pub reference: Vec<u8>,
 }
 
 /// A part of such a check.

@@ -257,11 +257,11 @@ impl ControllerCompute {
             let submitted = job.and_then(|mut job| {
                 let no_memory = PipelineFailure::new(PipelinePlace::Source, PipelineReason::NoLocalMemory);
                 let core = core.as_mut().ok_or(no_memory)?;
-                self.application = job.application;
                 job.owner = owner;
                 job.token = (place as u64) << 8 | number as u64;
                 job.deadline_us = job.deadline_us.map(|deadline_us| now_us.saturating_add(deadline_us));
-                core.submit(job)
+                let application = job.application;
+                core.submit(job).inspect(|_| self.application = application)
             });
             if let Err(failure) = submitted {
                 batch.ended(device, number, PipelineResult::Failed(failure));
@@ -301,20 +301,21 @@ impl ControllerCompute {
     /// Runs up to a poll's tasks, and passes their flash commands to `flash`. After such commands, programs wait for the next poll, which
     /// starts the commands first: so flash and programs work at the same time.
     pub fn advance(&mut self, device: &Device, flash: impl FnMut(u32, Operation)) {
-        let Some(turns) =
-            device.turns.as_ref().filter(|_| self.has_task() && matches!(self.engine, PairEngine::Own(_)))
-        else {
-            return self.run_tasks(device, flash);
-        };
+        // Threads of the drive's own look after many: they are as many as may compute at once.
+        let wants_turn = device.threads.is_none() && self.has_waiting_task();
+        let Some(turns) = device.turns.as_ref().filter(|_| wants_turn) else { return self.run_tasks(device, flash) };
         let (application, from_us) = (self.application, device.env.now_us());
-        if turns.begin(application, from_us) {
+        // The host's thread would ask again at once.
+        if turns.begin_or_rest(application, from_us) {
             self.run_tasks(device, flash);
             let now_us = device.env.now_us();
             turns.end(application, now_us - from_us, now_us);
-        } else if device.threads.is_none() {
-            // The host's thread would ask again at once.
-            device.env.rest();
         }
+    }
+
+    /// Whether an own engine has a task that nobody has begun.
+    fn has_waiting_task(&self) -> bool {
+        matches!(&self.engine, PairEngine::Own(Some(core)) if core.waiting().next().is_some())
     }
 
     fn run_tasks(&mut self, device: &Device, mut flash: impl FnMut(u32, Operation)) {

@@ -1,5 +1,5 @@
 //! Turns of the threads that compute for themselves: on a drive without compute units each queue pair has an engine of its own, and its host's
-//! thread runs the programs. There are as many turns at once as cores; while more want one, applications get them by their weights.
+//! thread runs the programs. There are so many turns at once; while more want one, applications get them by their weights.
 //!
 //! 1. An application's virtual time is what its turns took, divided by its weight. One that waits is not overtaken by one whose virtual time is
 //!    later.
@@ -9,19 +9,23 @@
 //!
 //! Threads: any.
 
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use super::engine::EngineOptions;
 use crate::locks::whole;
 
 /// Who waits asks again within this time.
 const RECENT_US: u64 = 5000;
+/// The longest wait for the end of somebody's turn: he may not come back.
+const REST: Duration = Duration::from_millis(1);
 /// Virtual time that an application with weight 1 pays for a microsecond.
 const VIRTUAL_PER_US: u64 = 1 << 10;
 
 pub struct Turns {
     at_once: usize,
     state: Mutex<TurnsState>,
+    ended: Condvar,
 }
 
 struct TurnsState {
@@ -48,25 +52,16 @@ impl Turns {
     pub fn new(options: &EngineOptions, at_once: usize) -> Turns {
         let of = |weight: &u32| ApplicationTurns { weight: u64::from(*weight).max(1), ..ApplicationTurns::default() };
         let applications = options.weights.iter().map(of).collect();
-        Turns { at_once, state: Mutex::new(TurnsState { running: 0, applications }) }
+        Turns { at_once, state: Mutex::new(TurnsState { running: 0, applications }), ended: Condvar::new() }
     }
 
-    /// Whether it is an application's turn. If so, [`Turns::end`] follows.
-    pub fn begin(&self, application: u16, now_us: u64) -> bool {
-        let number = usize::from(application);
+    /// Whether it is an application's turn. If so, [`Turns::end`] follows; if not, it waits a moment, or until a turn ends.
+    pub fn begin_or_rest(&self, application: u16, now_us: u64) -> bool {
         let mut state = whole(self.state.lock());
-        let TurnsState { running, applications } = &mut *state;
-        let others = || applications.iter().enumerate().filter(|(other, _)| *other != number).map(|(_, other)| other);
-        let stayed = others().filter(|other| is_recent(other.seen_us, now_us)).map(|other| other.virtual_time).min();
-        let first = others().filter(|other| is_recent(other.waited_us, now_us)).map(|other| other.virtual_time).min();
-        let own = &mut applications[number];
-        if !is_recent(own.seen_us, now_us) {
-            own.virtual_time = own.virtual_time.max(stayed.unwrap_or(0));
+        let has_turn = state.begin(application, now_us, self.at_once);
+        if !has_turn {
+            drop(whole(self.ended.wait_timeout(state, REST)));
         }
-        own.seen_us = Some(now_us);
-        let has_turn = *running < self.at_once && first.is_none_or(|first| own.virtual_time <= first);
-        own.waited_us = if has_turn { None } else { Some(now_us) };
-        *running += usize::from(has_turn);
         has_turn
     }
 
@@ -78,6 +73,27 @@ impl Turns {
         let own = &mut state.applications[usize::from(application)];
         own.virtual_time += took_us * VIRTUAL_PER_US / own.weight;
         own.seen_us = Some(now_us);
+        drop(state);
+        self.ended.notify_all();
+    }
+}
+
+impl TurnsState {
+    fn begin(&mut self, application: u16, now_us: u64, at_once: usize) -> bool {
+        let number = usize::from(application);
+        let TurnsState { running, applications } = self;
+        let others = || applications.iter().enumerate().filter(|(other, _)| *other != number).map(|(_, other)| other);
+        let stayed = others().filter(|other| is_recent(other.seen_us, now_us)).map(|other| other.virtual_time).min();
+        let first = others().filter(|other| is_recent(other.waited_us, now_us)).map(|other| other.virtual_time).min();
+        let own = &mut applications[number];
+        if !is_recent(own.seen_us, now_us) {
+            own.virtual_time = own.virtual_time.max(stayed.unwrap_or(0));
+        }
+        own.seen_us = Some(now_us);
+        let has_turn = *running < at_once && first.is_none_or(|first| own.virtual_time <= first);
+        own.waited_us = if has_turn { None } else { Some(now_us) };
+        *running += usize::from(has_turn);
+        has_turn
     }
 }
 
@@ -90,6 +106,10 @@ mod tests {
         Turns::new(&options, at_once)
     }
 
+    fn begin(turns: &Turns, application: u16, now_us: u64) -> bool {
+        whole(turns.state.lock()).begin(application, now_us, turns.at_once)
+    }
+
     /// Who has each of the next turns of a millisecond, while these ask in turn.
     fn had(turns: &Turns, who: &[u16], count: u32, now_us: &mut u64) -> Vec<u32> {
         let mut had = vec![0; who.len()];
@@ -97,9 +117,9 @@ mod tests {
         while had.iter().sum::<u32>() < count {
             let (place, application) = asks.next().unwrap();
             *now_us += 10;
-            if turns.begin(application, *now_us) {
+            if begin(turns, application, *now_us) {
                 // Meanwhile the others ask, and wait.
-                who.iter().for_each(|other| assert!(!turns.begin(*other, *now_us)));
+                who.iter().for_each(|other| assert!(!begin(turns, *other, *now_us)));
                 *now_us += 1000;
                 turns.end(application, 1000, *now_us);
                 had[place] += 1;
@@ -132,11 +152,11 @@ mod tests {
     fn while_there_are_turns_for_all_nobody_waits() {
         let turns = turns(&[1, 100], 2);
         for now_us in (1_000_000..2_000_000).step_by(1000) {
-            assert!(turns.begin(0, now_us) && turns.begin(1, now_us));
-            assert!(!turns.begin(1, now_us), "there is no third one");
+            assert!(begin(&turns, 0, now_us) && begin(&turns, 1, now_us));
+            assert!(!begin(&turns, 1, now_us), "there is no third one");
             turns.end(1, 1000, now_us);
             turns.end(0, 1000, now_us);
-            assert!(turns.begin(1, now_us));
+            assert!(begin(&turns, 1, now_us));
             turns.end(1, 10, now_us);
         }
     }

@@ -3,7 +3,7 @@
 //! Every connection charges the bytes that it holds to one shared budget. Charging never fails: a connection *asks* before it takes more
 //! than a little, and stops reading while the answer is no. So that many half-sent values cannot wait for each other for ever, one
 //! connection at a time may exceed the budget: the holder of the overdraft. The most that clients hold is therefore about the budget, one
-//! item, and `FREE_BYTES` for each connection: a value longer than its get was charged with asks for room before it is read
+//! item, and `FREE_BYTES` for each connection. Commands share it, whose requests are counted twice and whose pictures are long: a value longer than its get was charged with asks for room before it is read
 //! (`doors/connection/asked.rs`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -28,7 +28,7 @@ use super::path::SocketPath;
 use super::serving;
 use crate::serving_store::ServingStore;
 
-/// The most clients at once. Each may hold a request's worth of memory.
+/// The most clients at once: each has a thread.
 pub const CLIENTS_MAX: usize = 64;
 /// How often a server that stops looks for those that it serves: for ten seconds.
 const STOP_LOOKS: u32 = 500;

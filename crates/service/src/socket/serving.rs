@@ -236,7 +236,7 @@ impl<'a> SocketCaller<'a> {
         if self.looks_gone() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if moved.elapsed() >= STALLED && self.shared.source.is_memory_wanted() {
+        if self.held_bytes > 0 && moved.elapsed() >= STALLED && self.shared.source.is_memory_wanted() {
             tracing::warn!("let a command go that held memory and neither sent nor read");
             return Err(io::ErrorKind::TimedOut.into());
         }

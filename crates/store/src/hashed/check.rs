@@ -7,14 +7,18 @@ use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
 use crate::hashed::large::verify::verify;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport, MADE_ANEW};
+use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport, CheckedValue, MADE_ANEW};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
 use tapetum_kernels::record::{Codec, Record};
 use tapetum_kernels::reference::Reference;
+
+/// Bytes of large values that are read before others have their turn.
+const PART_BYTES: u32 = 16 << 20;
 
 /// Checks the segments of hashed keyspaces, and the index.
 pub async fn check_hashed(engine: &Arc<HashedEngine>, io: &Io) -> Result<CheckReport, Error> {
@@ -92,49 +96,90 @@ fn wrong(number: u32, what: &str) -> Error {
     Error::Corrupt(format!("segment {number}: {what}"))
 }
 
-/// Checks what a segment has on flash while others read and write; then the next one. Which of its records are valid changes meanwhile, and is
-/// not looked at, but for large values: those of records that were replaced may be gone.
+/// Checks what a segment has on flash while others read and write, or large values of it; then the next one. Which of its records are valid
+/// changes meanwhile: the extents of large values that were replaced are others' by then. Segments that come behind the place that it has reached
+/// are not looked at.
 pub async fn check_part(engine: &Arc<HashedEngine>, io: &Io, from: CheckPlace) -> Result<CheckPart, Error> {
     let mut report = CheckReport::default();
-    let mut numbers = engine.segments.numbers().skip(from.number as usize);
-    let next = |number: u32| Some(CheckPlace { number: number + 1, key: Vec::new() });
-    // As long as it is held here, its room is not given to another one.
-    let found = numbers.find_map(|number| Some((number, engine.segments.get(number)?)));
-    let Some((number, segment)) = found else { return Ok(CheckPart { report, next: None }) };
-    report.segments = 1;
-    match check_stored(engine, io, segment, &mut report).await {
-        Err(Error::Corrupt(what)) => report.problems.push(what),
-        done => done?,
+    let mut large = from.large;
+    let number = from.number;
+    if large.is_empty() {
+        // As long as it is held here, its room is not given to another one.
+        let found = engine.segments.numbers().skip(number as usize).find_map(|number| engine.segments.get(number));
+        let Some(segment) = found else { return Ok(CheckPart { report, next: None }) };
+        report.segments = 1;
+        let number = segment.descriptor.number;
+        let stored = check_stored(engine, io, segment, &mut report).await;
+        large = tell(engine, stored, number, &mut report)?.unwrap_or_default();
+        let next = Some(CheckPlace { number: if large.is_empty() { number + 1 } else { number }, large, ..from });
+        return Ok(CheckPart { report, next });
     }
-    Ok(CheckPart { report, next: next(number) })
+    let mut read_bytes = 0;
+    while let Some(CheckedValue { entry, raw_bytes, reference }) = large.pop_front() {
+        let is_named = || engine.segments.get(number).is_some_and(|segment| segment.is_valid(entry));
+        let reference =
+            Reference::parse(&reference).map_err(|_| wrong(number, "a record names nothing that can be"))?;
+        report.large_values += 1;
+        if is_named()
+            && let Err(error) = verify(engine, io, &reference, raw_bytes).await
+            && is_named()
+        {
+            tell::<()>(engine, Err(error), number, &mut report)?;
+        }
+        read_bytes += reference.stored_bytes;
+        if read_bytes >= PART_BYTES {
+            break;
+        }
+    }
+    let number = if large.is_empty() { number + 1 } else { number };
+    Ok(CheckPart { report, next: Some(CheckPlace { number, large, ..from }) })
 }
 
+/// Damage goes into the report, and what cannot be read; all else is an error.
+fn tell<T>(
+    engine: &HashedEngine,
+    done: Result<T, Error>,
+    number: u32,
+    report: &mut CheckReport,
+) -> Result<Option<T>, Error> {
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(error @ Error::Corrupt(_)) => {
+            report.problems.push(error.to_string());
+            Ok(None)
+        }
+        Err(error @ Error::Io(_)) if engine.log.poisoned().is_ok() => {
+            report.problems.push(format!("segment {number}: {error}"));
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks the records of a segment; gives its large values, which are to be checked.
 async fn check_stored(
     engine: &Arc<HashedEngine>,
     io: &Io,
     segment: Arc<Segment>,
     report: &mut CheckReport,
-) -> Result<(), Error> {
-    let number = segment.descriptor.number;
-    let mut walk = RecordWalk::new(engine, io, segment).await?;
-    while let Some((place, hash)) = walk.next(engine).await? {
+) -> Result<VecDeque<CheckedValue>, Error> {
+    let mut large = VecDeque::new();
+    let mut walk = RecordWalk::new(engine, io, Arc::clone(&segment)).await?;
+    while let Some((entry, _)) = walk.next(engine).await? {
         report.records += 1;
-        let is_newest = || engine.index.lookup(hash) == Some(number);
-        if !is_newest() {
+        if !segment.is_valid(entry) {
             continue;
         }
         report.valid_records += 1;
-        if walk.cursor.header().codec == Codec::OutOfLine {
-            let reference = walk.reference(place)?;
-            report.large_values += 1;
-            if let Err(error) = verify(engine, io, &reference, walk.cursor.header().raw_bytes).await
-                && is_newest()
-            {
-                report.problems.push(error.to_string());
-            }
+        let header = walk.cursor.header();
+        if header.codec == Codec::OutOfLine {
+            walk.reference(entry)?;
+            let record = Record::parse(walk.cursor.record()).map_err(|_| wrong(walk.number, "a record is damaged"))?;
+            let reference = record.stored.to_vec();
+            large.push_back(CheckedValue { entry, raw_bytes: header.raw_bytes, reference });
         }
     }
-    Ok(())
+    Ok(large)
 }
 
 /// The records of a segment in their order, each of which must be the one that the key table names.

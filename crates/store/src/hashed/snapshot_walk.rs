@@ -4,6 +4,7 @@ use super::HashedEngine;
 use super::catalog::Bitmap;
 use super::collect::victim::VictimCursor;
 use super::large::verify::read_value;
+use super::segment::view::Segment;
 use super::snapshot::{BufferedRecords, Snapshot};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::reference::Reference;
 
-/// Bytes of records that a part has, about.
+/// Bytes of a segment that a part reads, about.
 const PART_BYTES: usize = 1 << 20;
 
 /// A record, whose value has not been read yet.
@@ -45,10 +46,11 @@ pub struct SnapshotWalk {
     segment: Option<SegmentWalk>,
 }
 
+/// How far a segment has been read. Nothing of it is held between steps but by the snapshot.
 struct SegmentWalk {
     valid: Bitmap,
     replaced: HashSet<Vec<u8>>,
-    cursor: VictimCursor,
+    page_next: u32,
 }
 
 impl SnapshotWalk {
@@ -84,26 +86,34 @@ impl SnapshotWalk {
             },
         ));
         self.snapshot.check()?;
-        let mut segment = match self.segment.take() {
-            Some(segment) => segment,
-            None if self.place == self.snapshot.segments().len() => return Ok(false),
-            None => self.open_next().await?,
-        };
-        let mut taken_bytes = 0;
-        while segment.cursor.head().is_some() && taken_bytes < PART_BYTES {
-            let record = Record::parse(segment.cursor.record()).map_err(|_| self.corrupt())?;
-            if self.is_of_it(&record) && !segment.replaced.contains(record.key) {
-                taken_bytes += segment.cursor.record().len();
+        if self.place == self.snapshot.segments().len() {
+            return Ok(false);
+        }
+        let segment = self.snapshot.segment(self.place).ok_or(LayoutError::TooOld)?;
+        let mut read = self.segment.take().unwrap_or_else(|| self.begun(&segment));
+        let pages_max = (PART_BYTES / segment.page_size().bytes()).max(1) as u32;
+        let pages_end = segment.descriptor.data_pages.min(read.page_next + pages_max);
+        let (pages, number) = (read.page_next..pages_end, segment.descriptor.number);
+        let (local, hasher) = (self.engine.drive.local(), self.engine.hasher.clone());
+        let is_last = pages_end == segment.descriptor.data_pages;
+        let mut cursor = VictimCursor::within(segment, pages, &self.io, local, hasher).await?;
+        cursor.advance(&read.valid).await?;
+        while cursor.head().is_some() {
+            let damaged =
+                || Error::Corrupt(format!("a record in data page {} of segment {number}", cursor.page().unwrap_or(0)));
+            let record = Record::parse(cursor.record()).map_err(|_| damaged())?;
+            if self.is_of_it(&record) && !read.replaced.contains(record.key) {
                 let stored = StoredValue::Record(record.stored.to_vec());
                 into.push(WalkedRecord { key: record.key.to_vec(), header: record.header, stored });
             }
-            segment.cursor.advance(&segment.valid).await?;
+            cursor.advance(&read.valid).await?;
         }
-        if segment.cursor.head().is_some() {
-            self.segment = Some(segment);
-        } else {
+        if is_last {
             self.snapshot.release(self.place);
             self.place += 1;
+        } else {
+            read.page_next = pages_end;
+            self.segment = Some(read);
         }
         Ok(true)
     }
@@ -132,15 +142,10 @@ impl SnapshotWalk {
         }
     }
 
-    async fn open_next(&self) -> Result<SegmentWalk, LayoutError> {
-        let segment = self.snapshot.segment(self.place).ok_or(LayoutError::TooOld)?;
+    fn begun(&self, segment: &Segment) -> SegmentWalk {
         let taken = &self.snapshot.segments()[self.place];
         let valid = Bitmap::of_words(&taken.valid, segment.descriptor.entries);
-        let replaced = taken.replaced.iter().cloned().collect();
-        let (local, hasher) = (self.engine.drive.local(), self.engine.hasher.clone());
-        let mut cursor = VictimCursor::new(segment, &self.io, local, hasher).await?;
-        cursor.advance(&valid).await?;
-        Ok(SegmentWalk { valid, replaced, cursor })
+        SegmentWalk { valid, replaced: taken.replaced.iter().cloned().collect(), page_next: 0 }
     }
 
     fn is_of_it(&self, record: &Record<'_>) -> bool {
@@ -150,10 +155,5 @@ impl SnapshotWalk {
             && header.stamp > self.snapshot.deleted_through()
             && !header.expiry.has_passed(self.snapshot.now_ms())
             && record.key.starts_with(&self.prefix)
-    }
-
-    fn corrupt(&self) -> Error {
-        let page = self.segment.as_ref().and_then(|segment| segment.cursor.page()).unwrap_or(0);
-        Error::Corrupt(format!("a record in data page {page}"))
     }
 }

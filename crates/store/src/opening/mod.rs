@@ -405,6 +405,13 @@ impl Options {
                 "a drive cannot have {threads} threads: give {DRIVE_THREADS_MAX} at most"
             )));
         }
+        if threads > 0 && self.compute_units.is_empty() && !self.weights.is_empty() {
+            return Err(Error::Options(
+                "weights divide the time of compute units, and threads of the drive run programs as they come: give some programs units, or the \
+                 drive no threads"
+                    .into(),
+            ));
+        }
         Ok(())
     }
 

@@ -167,6 +167,8 @@ fn check_weights(units: &[(String, u16)]) {
     assert!(refused(options(&[("train", 0)])).contains("give it a weight of 1 to 1024"));
     assert!(refused(options(&[("train", 1), ("train", 2)])).contains("has two weights"));
     assert!(refused(options(&[("", 1)])).contains("no name"));
+    let with_threads = refused(small().drive_threads(1).weights(named(&[("train", 1)])));
+    assert!(with_threads.contains("give some programs units"), "{with_threads}");
 }
 
 fn check_digests(store: &Store, value: &impl Fn(u32) -> Vec<u8>) {

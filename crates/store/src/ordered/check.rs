@@ -16,6 +16,8 @@ use tapetum_kernels::ordered::{NODE_BYTES, NodeRef};
 
 /// Nodes that are checked before others have their turn: a MiB.
 const NODES_OF_A_PART: u32 = 256;
+/// Bytes of nodes and of values in extensions, likewise.
+const PART_BYTES: u64 = 16 << 20;
 /// How often a node is read before it counts as damaged: it may be being written.
 const TRIES_OF_A_NODE: u32 = 4;
 
@@ -31,7 +33,7 @@ pub async fn check(engine: &OrderedEngine, io: &Io) -> Result<CheckReport, Error
         let mut next = Some(search.floor(&[], &mut anchor));
         while let Some(node) = next {
             if let Some(home) = state.cache.table.home(NodeId(node as u32)) {
-                check_node(io, &tree, home.slot, home.stamp, &mut report).await?;
+                check_node(io, &tree, home.slot, |stamp| stamp == home.stamp, &mut report).await?;
             }
             next = search.next(&mut anchor);
         }
@@ -52,39 +54,66 @@ pub async fn check_part(engine: &OrderedEngine, io: &Io, from: CheckPlace) -> Re
     let mut anchor = AnchorKey::new();
     let key = if number == from.number { &from.key[..] } else { &[] };
     let mut next = Some(search.floor(key, &mut anchor));
-    for _ in 0..NODES_OF_A_PART {
-        let Some(node) = next else {
-            return Ok(CheckPart { report, next: Some(CheckPlace { number: number + 1, key: Vec::new() }) });
-        };
-        check_node_in_use(io, state, tree, NodeId(node as u32), &mut report).await?;
+    let (mut nodes, mut read_bytes) = (0, 0);
+    while let Some(node) = next.filter(|_| nodes < NODES_OF_A_PART && read_bytes < PART_BYTES) {
+        read_bytes += check_node_in_use(io, state, (tree, &anchor), NodeId(node as u32), &mut report).await?;
+        nodes += 1;
         next = search.next(&mut anchor);
     }
-    Ok(CheckPart { report, next: Some(CheckPlace { number, key: anchor.to_vec() }) })
+    let place = match next {
+        Some(_) => CheckPlace { number, key: anchor.to_vec(), ..CheckPlace::default() },
+        None => CheckPlace { number: number + 1, ..CheckPlace::default() },
+    };
+    Ok(CheckPart { report, next: Some(place) })
 }
 
-/// Checks a node that others may write or move meanwhile: it is damaged if it stays where it is, and is never right there.
+/// Checks a node that others may write, move or give up meanwhile: it is damaged if it stays what and where it is, and is never right there. Its
+/// image may be a newer one than its home says. The bytes that were read.
 async fn check_node_in_use(
     io: &Io,
     state: &OrderedState,
-    tree: &OrderedTree,
+    (tree, anchor): (&OrderedTree, &AnchorKey),
     node: NodeId,
     report: &mut CheckReport,
-) -> Result<(), Error> {
-    let mut tries = 0;
+) -> Result<u64, Error> {
+    let (mut tries, mut read_bytes) = (0, 0);
     while let Some(home) = state.cache.table.home(node) {
         let mut found = CheckReport::default();
-        check_node(io, tree, home.slot, home.stamp, &mut found).await?;
-        let stays = state.cache.table.home(node).is_some_and(|now| (now.slot, now.stamp) == (home.slot, home.stamp));
+        match check_node(io, tree, home.slot, |stamp| stamp >= home.stamp, &mut found).await {
+            Ok(bytes) => read_bytes += bytes,
+            Err(error @ Error::Io(_)) => found.problems.push(format!("{}: {error}", name_of(tree, home.slot))),
+            Err(error) => return Err(error),
+        }
+        let mut at = AnchorKey::new();
+        let is_its = tree.search.handle().map_err(of_search)?.floor(anchor, &mut at) == u64::from(node.0);
+        let now = state.cache.table.home(node).filter(|_| is_its && !tree.is_dropped());
+        let stays = now.is_some_and(|now| (now.slot, now.stamp) == (home.slot, home.stamp));
         tries += u32::from(stays);
         if found.problems.is_empty() || tries >= TRIES_OF_A_NODE {
             report.add(found);
             break;
         }
+        if now.is_none() {
+            break;
+        }
     }
-    Ok(())
+    Ok(read_bytes)
 }
 
-async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: &mut CheckReport) -> Result<(), Error> {
+fn name_of(tree: &OrderedTree, slot: u32) -> String {
+    let (keyspace, flash) = (tree.keyspace.0, tree.nodes.map().flash(slot));
+    format!("a data node of ordered keyspace {keyspace} at byte {flash} of the drive")
+}
+
+/// The bytes that were read.
+async fn check_node(
+    io: &Io,
+    tree: &OrderedTree,
+    slot: u32,
+    is_its_stamp: impl Fn(u64) -> bool,
+    report: &mut CheckReport,
+) -> Result<u64, Error> {
+    let mut read_bytes = NODE_BYTES as u64;
     let map = tree.nodes.map();
     let mut buffer = io.allocate(NODE_BYTES).await?;
     io.read(map.flash(slot), &mut buffer, 0, NODE_BYTES).await?;
@@ -92,10 +121,9 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
     drop(buffer);
     let salt = tree.nodes.salt(map.address(slot));
     let checked = salt.map(|salt| NodeRef::check(&bytes, salt));
-    let Some(Ok(node)) = checked.filter(|node| node.as_ref().is_ok_and(|node| node.stamp() == stamp)) else {
-        let (keyspace, flash) = (tree.keyspace.0, map.flash(slot));
-        report.problems.push(format!("a data node of ordered keyspace {keyspace} at byte {flash} of the drive"));
-        return Ok(());
+    let Some(Ok(node)) = checked.filter(|node| node.as_ref().is_ok_and(|node| is_its_stamp(node.stamp()))) else {
+        report.problems.push(name_of(tree, slot));
+        return Ok(read_bytes);
     };
     for record in node.records().filter_map(Result::ok) {
         report.records += 1;
@@ -107,6 +135,7 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
             }
         };
         report.valid_records += u64::from(is_whole);
+        read_bytes += reference.as_ref().map_or(0, |reference| u64::from(reference.stored_bytes));
         if let Some(ExtensionReference { slot, stored_bytes, .. }) = reference.filter(|_| !is_whole) {
             let (keyspace, extent, page) = (tree.keyspace.0, slot.extent().number(), slot.page());
             report.problems.push(format!(
@@ -114,7 +143,7 @@ async fn check_node(io: &Io, tree: &OrderedTree, slot: u32, stamp: u64, report: 
             ));
         }
     }
-    Ok(())
+    Ok(read_bytes)
 }
 
 /// Checks that the extension that a record names exists and is whole. Passes its stored bytes on, part by part.

@@ -1,6 +1,6 @@
 //! The items of a hashed keyspace as they were at one moment.
 //!
-//! A part is in memory at a time. Writes, flush and collector go on meanwhile; what they replace stays on flash until it has been shown, as far
+//! A part is in memory at a time; the first one has the records of the write buffers. Writes, flush and collector go on meanwhile; what they replace stays on flash until it has been shown, as far
 //! as there is room for both.
 
 use super::QueryError;

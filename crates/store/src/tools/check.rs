@@ -47,7 +47,7 @@ impl<'a> CheckInUse<'a> {
         Ok(CheckInUse { store, io, engine: 0, place, report })
     }
 
-    /// Checks the next part, about a segment or a MiB of nodes. Whether there is more.
+    /// Checks the next part: the records of a segment, some of its large values, or some nodes. Whether there is more.
     ///
     /// # Errors
     /// Damage is none: the report names it.

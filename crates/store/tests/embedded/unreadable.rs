@@ -112,34 +112,23 @@ fn check_in_use(store: &Store) -> tapetum::CheckReport {
     check.report().clone()
 }
 
-#[test]
-fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damage() {
-    let drive = drive_on(flash());
-    let store = new_on(&drive, &options());
-    let (value, node_value) = (noise(1, 300_000), noise(1 << 40, 500));
-    let ordered = store.create_keyspace_of("ordered", tapetum::KeyspaceKind::Ordered).unwrap();
-    store.put(b"large", &value).unwrap();
-    write_over(&store, 4000);
-    ordered.put(b"node", &node_value).unwrap();
-    let is_over = std::sync::atomic::AtomicBool::new(false);
-    let is_over = &is_over;
+/// Writes, deletes, makes and drops what a check may come by. A flash that is full for a moment does not matter.
+fn use_store(store: &Store, ordered: &tapetum::KeyspaceHandle, is_over: &std::sync::atomic::AtomicBool) {
+    let goes_on = || !is_over.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|threads| {
-        let (hashed, ordered) = (store.clone(), &ordered);
-        threads.spawn(move || {
-            // A flash that is full for a moment does not matter here.
-            for number in 0.. {
-                if is_over.load(std::sync::atomic::Ordering::Relaxed) {
-                    break;
-                }
-                let _ = hashed.put(format!("key{}", number * 7 % 4000).as_bytes(), &noise(number, 800));
-                if number % 1000 == 0 {
-                    let _ = hashed.put(b"large-too", &noise(number, 200_000));
+        threads.spawn(|| {
+            for number in (0..).take_while(|_| goes_on()) {
+                let _ = store.put(format!("key{}", number * 7 % 4000).as_bytes(), &noise(number, 800));
+                if number % 200 == 0 {
+                    let key = format!("large{}", number / 200 % 5);
+                    let _ = store.put(key.as_bytes(), &noise(number, 40_000));
+                    let _ = store.delete(format!("large{}", number / 200 % 3).as_bytes());
                 }
             }
         });
-        threads.spawn(move || {
+        threads.spawn(|| {
             let mut random = tapetum_drive::SplitMix64::new(9);
-            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            while goes_on() {
                 let key = format!("key{:06}", random.below(20_000));
                 match random.below(3) {
                     0 => drop(ordered.delete(key.as_bytes())),
@@ -147,21 +136,46 @@ fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damag
                 }
             }
         });
-        let checked: Vec<_> = (0..5).map(|_| check_in_use(&store)).collect();
-        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-        for report in checked {
-            assert_eq!(report.problems, Vec::<String>::new());
-            assert!(report.segments > 0 && report.valid_records > 0 && report.large_values > 0, "{report:?}");
-        }
+        threads.spawn(|| {
+            while goes_on() {
+                let Ok(other) = store.create_keyspace_of("other", tapetum::KeyspaceKind::Ordered) else { continue };
+                (0..400_u32).for_each(|number| drop(other.put(&number.to_be_bytes(), &noise(7, 300))));
+                let _ = store.drop_keyspace("other");
+            }
+        });
     });
-    drop(ordered);
-    store.close().unwrap();
-    drop(store);
-    damage(&drive, &value[200_000..200_032]);
-    damage(&drive, &node_value[100..132]);
-    let store = Store::open_on(&drive, &options()).unwrap();
-    let problems = check_in_use(&store).problems;
-    assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(problems[0].contains("large value of 300000 bytes"), "{problems:?}");
-    assert!(problems[1].contains("a data node of ordered keyspace"), "{problems:?}");
+}
+
+#[test]
+fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damage() {
+    for assume_atomic_writes in [false, true] {
+        let drive = drive_on(flash());
+        let options = StoreOptions { assume_atomic_writes, ..options() };
+        let store = new_on(&drive, &options);
+        let (value, node_value) = (noise(1, 300_000), noise(1 << 40, 500));
+        let ordered = store.create_keyspace_of("ordered", tapetum::KeyspaceKind::Ordered).unwrap();
+        store.put(b"large", &value).unwrap();
+        write_over(&store, 4000);
+        ordered.put(b"node", &node_value).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| use_store(&store, &ordered, &is_over));
+            let checked: Vec<_> = (0..5).map(|_| check_in_use(&store)).collect();
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            for report in checked {
+                assert_eq!(report.problems, Vec::<String>::new());
+                assert!(report.segments > 0 && report.valid_records > 0 && report.large_values > 0, "{report:?}");
+            }
+        });
+        drop(ordered);
+        store.close().unwrap();
+        drop(store);
+        damage(&drive, &value[200_000..200_032]);
+        damage(&drive, &node_value[100..132]);
+        let store = Store::open_on(&drive, &options).unwrap();
+        let problems = check_in_use(&store).problems;
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("large value of 300000 bytes"), "{problems:?}");
+        assert!(problems[1].contains("a data node of ordered keyspace"), "{problems:?}");
+    }
 }
