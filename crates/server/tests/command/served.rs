@@ -8,6 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use tapetum_service::socket::frame::{FrameHead, FrameKind, framed_data};
+
 use crate::outside::{Folder, Served, failed, stop, succeeded, tapetum};
 
 struct Scratch(Folder);
@@ -118,6 +120,10 @@ const COMMANDS: &[&[&str]] = &[
     &["delete", "color"],
     &["delete", "color"],
     &["inspect", "color"],
+    &["stats"],
+    &["check"],
+    &["resize", "--capacity", "160MiB"],
+    &["resize", "--capacity", "1MiB"],
     &["keyspace", "rename", "papers", "articles"],
     &["keyspace", "drop", "articles"],
     &["keyspace", "drop", "articles", "--yes"],
@@ -146,11 +152,14 @@ fn transcript(scratch: &Scratch) -> Vec<String> {
         // Where a key lives depends on when buffers are flushed.
         let mut lines: Vec<String> = printed.replace(&place, "DATA").lines().map(str::to_owned).collect();
         match words[0] {
-            "inspect" => lines.clear(),
+            // So do the figures.
+            "inspect" | "stats" | "check" => lines.clear(),
             // Those of a hashed keyspace have no order.
             "list" | "dump" | "scan" if !words.contains(&"papers") => lines.sort(),
             _ => {}
         }
+        // What a served store is not looked at for is told.
+        let told = if words[0] == "check" { Default::default() } else { told };
         let printed = lines.join("\n");
         format!("{}\n{status}\n{printed}\n{}", words.join(" "), told.replace(&place, "DATA"))
     };
@@ -297,6 +306,52 @@ fn another_version_is_named_and_nothing_is_guessed() {
     let error = failed(scratch.run(&["get", "key"], b""));
     assert!(error.contains("tapetum 9.9.9 (protocol 99)") && error.contains("restart it with this one"), "{error}");
     future.join().unwrap();
+}
+
+#[test]
+fn data_is_generated_into_a_closed_store_and_a_served_one() {
+    let [closed, served] = ["generated-closed", "generated-served"].map(Scratch::new);
+    let generate = |scratch: &Scratch| {
+        let words = ["generate", "papers", "--scale", "0.0005", "--into"];
+        let told = succeeded(tapetum(&words).arg(scratch.data()).output().unwrap());
+        let counted = scratch.succeeds(&["scan", "papers", "--select", "count(*), max(year)", "--format", "csv"]);
+        (told.replace(&scratch.data().display().to_string(), "DATA"), counted)
+    };
+    closed.succeeds(&["put", "first", "1", "--capacity", "128MiB", "--memory", "64MiB"]);
+    let server = served.serve(&[]);
+    let of_served = generate(&served);
+    server.stop();
+    assert_eq!(generate(&closed), of_served);
+}
+
+#[test]
+fn a_thousand_requests_of_one_client_are_answered_in_their_order() {
+    const REQUESTS: usize = 1000;
+    let scratch = Scratch::new("thousand");
+    let server = scratch.serve(&[]);
+    let greeting = tapetum_service::socket::frame::greeting();
+    let mut stream = UnixStream::connect(scratch.socket()).unwrap();
+    // Of the format of a keyspace that is there, and of one that is not.
+    let request = |name: &str| {
+        let request = tapetum_service::request::Request::Format { keyspace: name.into() };
+        framed_data(FrameKind::Request, &request).unwrap()
+    };
+    let pair = [request("default"), request("nowhere")].concat();
+    let mut asking = stream.try_clone().unwrap();
+    let asked = std::thread::spawn(move || asking.write_all(&[greeting, pair.repeat(REQUESTS / 2)].concat()));
+    stream.read_exact(&mut vec![0; tapetum_service::socket::frame::greeting().len()]).unwrap();
+    let mut next = || {
+        let mut head = [0; 5];
+        stream.read_exact(&mut head).unwrap();
+        let FrameHead { kind, body_bytes } = FrameHead::parse(head, 1 << 20).unwrap();
+        stream.read_exact(&mut vec![0; body_bytes]).unwrap();
+        kind
+    };
+    for _ in 0..REQUESTS / 2 {
+        assert_eq!([next(), next(), next()], [FrameKind::Reply, FrameKind::Done, FrameKind::Failed]);
+    }
+    asked.join().unwrap().unwrap();
+    server.stop();
 }
 
 #[test]
