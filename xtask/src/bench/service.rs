@@ -183,7 +183,7 @@ fn compare(outcome: &mut Outcome, binary: &Path, (here, there): (&Path, &Path), 
     }
     drop(served);
     opened.close()?;
-    Ok(server.terminate()?)
+    server.terminate()
 }
 
 struct Asked {
@@ -202,7 +202,7 @@ fn ask(service: &mut Service, request: &Request, processes: &[u32]) -> Result<As
 
 fn serve(binary: &Path, data: &Path, more: &[&str]) -> Result<Server, Failure> {
     let options = [&["--memory", MEMORY, "--sync", "no"], more].concat();
-    Ok(ServerOptions::new(binary, data, &options)?.start()?)
+    ServerOptions::new(binary, data, &options)?.start()
 }
 
 /// memcached's GETs with and without those who scan, in turns.

@@ -48,7 +48,7 @@ impl KeyspaceRef {
         self.kind
     }
 
-    /// Whether the keyspace was there when the store was opened.
+    /// Whether it is the first keyspace of its id since the store was opened.
     pub fn is_of_opening(self) -> bool {
         self.life == 1
     }

@@ -44,7 +44,7 @@ fn import_and_run(scratch: &Folder) -> (Vec<String>, Vec<Vec<u8>>) {
         command.arg("--out").arg(scratch.join("out")).arg("--data").arg(scratch.join("data"));
         command.args(more).output().unwrap()
     };
-    let told = vec![
+    let told = [
         succeeded(import(scratch, "pictures", &["--capacity", "64MiB"])),
         succeeded(run("jpeg_decode | resize 24", &["--keys", "cats/,dogs/"])),
         failed(run("jpeg_decode | resize 24", &["--keys", "birds/"])),

@@ -1,6 +1,6 @@
 //! Items: one by its key, those of a range in their order, and all that a keyspace has.
 
-use tapetum::{Item, KeyRange, KeyspaceHandle, KeyspaceKind, ListCursor, ListedKey, QueryError};
+use tapetum::{Item, KeyRange, KeyspaceHandle, KeyspaceKind, ListCursor, ListedKey, QueryError, SnapshotItems};
 
 use super::OpenStore;
 use crate::caller::{Caller, CallerLeft};
@@ -60,8 +60,12 @@ pub struct Scanning {
 pub fn scan(open: OpenStore<'_>, name: &str, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
     let items = open.keyspace(name)?.scan(asked.range).map_err(|error| open.failure(error))?;
     let most = asked.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let items = items.take(most).map(|item| item.map_err(|error| open.failure(error)));
-    tell_items(items, asked.wanted, caller)
+    let mut telling = TellingItems::new(asked.wanted);
+    for item in items.take(most) {
+        let (key, item) = item.map_err(|error| open.failure(error))?;
+        telling.push(key, item, caller)?;
+    }
+    telling.finish(caller)
 }
 
 pub fn list(
@@ -74,35 +78,54 @@ pub fn list(
     let keyspace = open.keyspace(name)?;
     match (wanted, keyspace.keyspace().kind()) {
         (ListWanted::Keys, KeyspaceKind::Ordered) => list_ordered(open, &keyspace, prefix, caller),
-        (ListWanted::Keys, _) => {
-            let mut items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
-            let mut next = || items.next_key().map_err(|error| snapshot_failure(open, error));
-            tell_keys(std::iter::from_fn(|| next().transpose()), caller)
-        }
         (ListWanted::Items, KeyspaceKind::Ordered) => {
-            let items = keyspace.scan(key_range::of_prefix(prefix)).map_err(|error| open.failure(error))?;
-            tell_items(items.map(|item| item.map_err(|error| open.failure(error))), ScanWanted::Items, caller)
+            let range = key_range::of_prefix(prefix);
+            scan(open, name, Scanning { range, limit: None, wanted: ScanWanted::Items }, caller)
         }
-        (ListWanted::Items, _) => {
-            let items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
-            let items = items.map(|item| item.map_err(|error| snapshot_failure(open, error)));
-            tell_items(items, ScanWanted::Items, caller)
+        (wanted, _) => list_hashed(open, &keyspace, prefix, wanted, caller),
+    }
+}
+
+/// As they are at this moment.
+fn list_hashed(
+    open: OpenStore<'_>,
+    keyspace: &KeyspaceHandle,
+    prefix: &[u8],
+    wanted: ListWanted,
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    let mut items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
+    match wanted {
+        ListWanted::Keys => {
+            let mut telling = TellingKeys::default();
+            loop {
+                look_on(open, &mut items, caller)?;
+                match items.next_key().map_err(|error| snapshot_failure(open, error))? {
+                    Some(listed) => telling.push(listed, caller)?,
+                    None => return telling.finish(caller),
+                }
+            }
+        }
+        ListWanted::Items => {
+            let mut telling = TellingItems::new(ScanWanted::Items);
+            loop {
+                look_on(open, &mut items, caller)?;
+                match items.next().transpose().map_err(|error| snapshot_failure(open, error))? {
+                    Some((key, item)) => telling.push(key, item, caller)?,
+                    None => return telling.finish(caller),
+                }
+            }
         }
     }
 }
 
-/// Keys are read with their values, as a scan of the keyspace has them.
-fn list_ordered(
-    open: OpenStore<'_>,
-    keyspace: &KeyspaceHandle,
-    prefix: &[u8],
-    caller: &mut dyn Caller,
-) -> Result<(), Failure> {
-    let mut next = Some(ListCursor::of_range(key_range::of_prefix(prefix)));
-    while let Some(cursor) = next {
-        let part = open.store.list_keys(keyspace.keyspace(), &cursor).map_err(|error| open.failure(error))?;
-        tell_keys(part.keys.into_iter().map(Ok), caller)?;
-        next = part.next;
+/// Reads until there is an item. Few of many may be wanted, and nothing is told meanwhile.
+fn look_on(open: OpenStore<'_>, items: &mut SnapshotItems, caller: &mut dyn Caller) -> Result<(), Failure> {
+    while items.needs_part() {
+        items.read_part().map_err(|error| snapshot_failure(open, error))?;
+        if caller.has_left() {
+            return Err(CallerLeft.into());
+        }
     }
     Ok(())
 }
@@ -114,57 +137,88 @@ fn snapshot_failure(open: OpenStore<'_>, error: QueryError) -> Failure {
     }
 }
 
-fn tell_keys(keys: impl Iterator<Item = Result<ListedKey, Failure>>, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-    for listed in keys {
-        let ListedKey { key, value_bytes, flags, expiry, .. } = listed?;
-        batch_bytes += key.len();
-        batch.push(KeyRow { key, value_bytes, flags, expiry });
-        if batch_bytes >= KEYS_BATCH_BYTES {
-            caller.take(Reply::Keys(std::mem::take(&mut batch)))?;
-            batch_bytes = 0;
-        }
-        if caller.has_left() {
-            return Err(CallerLeft.into());
-        }
-    }
-    if !batch.is_empty() {
-        caller.take(Reply::Keys(batch))?;
-    }
-    Ok(())
-}
-
-fn tell_items(
-    items: impl Iterator<Item = Result<(Vec<u8>, Item), Failure>>,
-    wanted: ScanWanted,
+/// Keys are read with their values, as a scan of the keyspace has them.
+fn list_ordered(
+    open: OpenStore<'_>,
+    keyspace: &KeyspaceHandle,
+    prefix: &[u8],
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let (mut batch, mut batch_bytes, mut count) = (Vec::new(), 0, 0_u64);
-    for item in items {
-        let (key, item) = item?;
-        count += 1;
-        if wanted == ScanWanted::Items {
-            batch_bytes += key.len() + item.value.len();
-            batch.push(row(key, item));
-            if batch_bytes >= BATCH_BYTES {
-                caller.take(Reply::Items(std::mem::take(&mut batch)))?;
-                batch_bytes = 0;
+    let mut keys = TellingKeys::default();
+    let mut next = Some(ListCursor::of_range(key_range::of_prefix(prefix)));
+    while let Some(cursor) = next {
+        let part = open.store.list_keys(keyspace.keyspace(), &cursor).map_err(|error| open.failure(error))?;
+        part.keys.into_iter().try_for_each(|listed| keys.push(listed, caller))?;
+        next = part.next;
+    }
+    keys.finish(caller)
+}
+
+/// Tells keys, some at once.
+#[derive(Default)]
+struct TellingKeys {
+    batch: Vec<KeyRow>,
+    batch_bytes: usize,
+}
+
+impl TellingKeys {
+    fn push(&mut self, listed: ListedKey, caller: &mut dyn Caller) -> Result<(), Failure> {
+        let ListedKey { key, value_bytes, flags, expiry, .. } = listed;
+        self.batch_bytes += key.len();
+        self.batch.push(KeyRow { key, value_bytes, flags, expiry });
+        if self.batch_bytes >= KEYS_BATCH_BYTES {
+            self.batch_bytes = 0;
+            caller.take(Reply::Keys(std::mem::take(&mut self.batch)))?;
+        }
+        if caller.has_left() { Err(CallerLeft.into()) } else { Ok(()) }
+    }
+
+    fn finish(self, caller: &mut dyn Caller) -> Result<(), Failure> {
+        if self.batch.is_empty() { Ok(()) } else { Ok(caller.take(Reply::Keys(self.batch))?) }
+    }
+}
+
+/// Tells items, some at once, or counts them.
+struct TellingItems {
+    wanted: ScanWanted,
+    batch: Vec<ItemRow>,
+    batch_bytes: usize,
+    count: u64,
+}
+
+impl TellingItems {
+    fn new(wanted: ScanWanted) -> TellingItems {
+        TellingItems { wanted, batch: Vec::new(), batch_bytes: 0, count: 0 }
+    }
+
+    fn push(&mut self, key: Vec<u8>, item: Item, caller: &mut dyn Caller) -> Result<(), Failure> {
+        self.count += 1;
+        if self.wanted == ScanWanted::Items {
+            self.batch_bytes += key.len() + item.value.len();
+            self.batch.push(row(key, item));
+            if self.batch_bytes >= BATCH_BYTES {
+                self.batch_bytes = 0;
+                caller.take(Reply::Items(std::mem::take(&mut self.batch)))?;
             }
         }
-        if count.is_multiple_of(PROGRESS_ITEMS) {
+        if self.count.is_multiple_of(PROGRESS_ITEMS) {
             if caller.has_left() {
                 return Err(CallerLeft.into());
             }
-            if wanted == ScanWanted::Count {
-                caller.take(Reply::Progress { done: count, of: 0 })?;
+            if self.wanted == ScanWanted::Count {
+                caller.take(Reply::Progress { done: self.count, of: 0 })?;
             }
         }
+        Ok(())
     }
-    match wanted {
-        ScanWanted::Items => caller.take(Reply::Items(batch))?,
-        ScanWanted::Count => caller.take(Reply::Count(count))?,
+
+    fn finish(self, caller: &mut dyn Caller) -> Result<(), Failure> {
+        match self.wanted {
+            ScanWanted::Items => caller.take(Reply::Items(self.batch))?,
+            ScanWanted::Count => caller.take(Reply::Count(self.count))?,
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn row(key: Vec<u8>, item: Item) -> ItemRow {

@@ -62,17 +62,28 @@ impl SnapshotItems {
     }
 
     fn next_record(&mut self) -> Result<Option<WalkedRecord>, QueryError> {
-        let engine = self.keyspace.store().hashed();
-        while self.found.is_empty() && self.has_more {
-            self.keyspace.store().refuse_forked()?;
-            engine.refuse_unservable(self.keyspace.keyspace())?;
-            // An error ends it.
-            self.has_more = false;
-            let mut found = Vec::new();
-            self.has_more = engine.run_beside_maintenance(&self.io, self.walk.step(&mut found))??;
-            self.found = found.into();
+        while self.needs_part() {
+            self.read_part()?;
         }
         Ok(self.found.pop_front())
+    }
+
+    /// Whether the next item is to be looked for on flash.
+    pub fn needs_part(&self) -> bool {
+        self.found.is_empty() && self.has_more
+    }
+
+    /// Looks for items in the next part, a MiB or so of flash. For callers that have something else to look at; the others need not call it.
+    pub fn read_part(&mut self) -> Result<(), QueryError> {
+        let (store, engine) = (self.keyspace.store(), self.keyspace.store().hashed());
+        store.refuse_forked()?;
+        engine.refuse_unservable(self.keyspace.keyspace())?;
+        // An error ends it.
+        self.has_more = false;
+        let mut found = Vec::new();
+        self.has_more = engine.run_beside_maintenance(&self.io, self.walk.step(&mut found))??;
+        self.found.extend(found);
+        Ok(())
     }
 }
 
