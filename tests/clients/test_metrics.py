@@ -15,7 +15,8 @@ MOVING = {*(f"{name}_seconds" for name in IN_SECONDS), "bytes_read", "bytes_writ
 # Prometheus has its own units.
 UNITS = [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8)]
 # Families with a sample a keyspace or a bucket, which `stats` has not.
-BESIDE = {"tapetum_keyspace_items", "tapetum_keyspace_segment_bytes", "tapetum_get_seconds", "tapetum_set_seconds"}
+BESIDE = {"tapetum_keyspace_items", "tapetum_keyspace_segment_bytes", "tapetum_get_seconds", "tapetum_set_seconds",
+          "tapetum_application_weight", "tapetum_application_pipelines", "tapetum_application_unit_seconds"}
 
 
 @unittest.skipIf(IS_MEMCACHED, "memcached has no /metrics")
@@ -63,6 +64,8 @@ class Metrics(unittest.TestCase):
         # One sample a keyspace; `stats` has the items of the listener's own.
         sample, = families["tapetum_keyspace_items"].samples
         self.assertEqual((sample.labels["keyspace"], sample.value), ("default", float(stats["curr_items"])))
+        sample, = families["tapetum_application_weight"].samples
+        self.assertEqual((sample.labels["application"], sample.value), ("default", 1))
         ours = [name for name in families if name.startswith("tapetum_") and name not in BESIDE]
         self.assertEqual(len(ours), len(stats))
 

@@ -423,17 +423,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn memory_is_of_a_running_server_wherever_the_store_lies() {
-        for place in ["", "--data d", "--drive f", "--capacity 140MiB", "--capacity 140MiB --data d"] {
-            let refusal = parse(&format!("resize --memory 190MiB {place}")).unwrap_err();
-            assert_eq!(refusal.exit_code(), 2);
-            let refusal = refusal.to_string();
-            assert!(refusal.contains("--memory is what a running server may use"), "{place}: {refusal}");
-            assert!(refusal.contains("--memcached ADDR") && refusal.contains("tapetum serve"), "{place}: {refusal}");
-        }
-    }
-
     #[cfg(feature = "images")]
     #[test]
     fn options_for_many_pictures_are_refused_with_one_item() {

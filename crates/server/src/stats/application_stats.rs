@@ -7,19 +7,16 @@ use tapetum_drive::engine::ApplicationSnapshot;
 use crate::stats::exposition::{family, label};
 
 /// A figure of each application: its name, its type, what it is.
-type ApplicationFigure = (&'static str, &'static str, &'static str, fn(&ApplicationSnapshot) -> u64);
+type ApplicationFigure = (&'static str, &'static str, &'static str, fn(&ApplicationSnapshot) -> f64);
 
 const FIGURES: [ApplicationFigure; 3] = [
     ("tapetum_application_weight", "gauge", "Weight of each application at the drive", |of| of.weight.into()),
     ("tapetum_application_pipelines_total", "counter", "Pipelines of each application that have ended", |of| {
-        of.pipelines
+        of.pipelines as f64
     }),
-    (
-        "tapetum_application_unit_us_total",
-        "counter",
-        "Microseconds of the drive's threads that each application took",
-        |of| of.unit_us,
-    ),
+    ("tapetum_application_unit_seconds_total", "counter", "Time in which programs ran for each application", |of| {
+        of.unit_us as f64 / 1e6
+    }),
 ];
 
 /// For Prometheus: samples for each application.
