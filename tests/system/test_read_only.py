@@ -63,7 +63,7 @@ class ReadOnly(HostTest):
         server = self.serve("--drive", device, "--capacity", "32MiB", "--memory", "32MiB")
         self.assertEqual(server.ask("set a 0 0 1\r\nx\r\n"), "STORED\r\n")
         self.assertEqual(self.tapetum("get", "a", "--drive", device, "--memory", "32MiB").stdout, "x")
-        self.assertIn("is in use", self.tapetum("check", "--drive", device, "--memory", "32MiB").stderr)
+        self.assertIn("is in use", self.tapetum("repair", "--drive", device, "--memory", "32MiB").stderr)
         server.kill()
         before = digest(image)
         self.reads_all("--drive", device)

@@ -184,7 +184,7 @@ fn a_running_server_has_the_store_for_itself_and_stops_cleanly() {
     let scratch = new_scratch("locked");
     let server = serve(&scratch, &[]);
     let socket = scratch.socket();
-    let error = scratch.fails(&small(&["check"]));
+    let error = scratch.fails(&small(&["repair"]));
     assert!(error.contains("is in use") && error.contains("stop the server first"), "{error}");
     let stats = scratch.succeeds(&["stats", "--json", "--memcached", &socket]);
     assert!(stats.contains("\"threads\": 1") && stats.contains("\"local_to_host_bytes\": "), "{stats}");
