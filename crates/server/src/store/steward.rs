@@ -139,14 +139,15 @@ impl Steward {
                  find what is written"
             ),
             Health::Removed { rescue } => {
+                // Before it is said.
+                store.fail(Error::Removed { place: shown.to_string() });
+                self.condition = Condition::Failed;
                 tracing::error!(
                     "{shown} was deleted or replaced: all of the store is gone when this process ends. Writes are refused from now \
                      on, reads go on. To rescue it, copy it now: cp {} SAFE-FILE; then stop this server, move SAFE-FILE to \
                      {shown}, and start the server again",
                     rescue.display()
                 );
-                store.fail(Error::Removed { place: shown.to_string() });
-                self.condition = Condition::Failed;
             }
         }
         self.health = health;
