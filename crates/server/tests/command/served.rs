@@ -325,6 +325,30 @@ fn data_is_generated_into_a_closed_store_and_a_served_one() {
 }
 
 #[test]
+fn a_store_is_warmed_from_a_server_whether_it_is_closed_or_served() {
+    let [from, closed, served] = ["warm-from", "warm-closed", "warm-served"].map(Scratch::new);
+    let source = from.serve(&[]);
+    from.run(&["load"], b"cloud\twhite\ncat\tgrey\n");
+    let address = format!("unix:{}", from.0.join("socket").display());
+    let warm = |scratch: &Scratch| {
+        let told = scratch.run(&["warm", "--from", &address], b"");
+        let mut dumped: Vec<String> = scratch.succeeds(&["dump"]).lines().map(str::to_owned).collect();
+        dumped.sort();
+        (String::from_utf8(told.stderr).unwrap(), succeeded(Output { stderr: Vec::new(), ..told }), dumped)
+    };
+    for scratch in [&closed, &served] {
+        scratch.succeeds(&["put", "first", "1", "--capacity", "128MiB", "--memory", "64MiB"]);
+    }
+    let server = served.serve(&[]);
+    let of_served = warm(&served);
+    server.stop();
+    let of_closed = warm(&closed);
+    source.stop();
+    assert_eq!(of_closed, of_served);
+    assert_eq!(of_closed.2.len(), 3, "{of_closed:?}");
+}
+
+#[test]
 fn a_thousand_requests_of_one_client_are_answered_in_their_order() {
     const REQUESTS: usize = 1000;
     let scratch = Scratch::new("thousand");
