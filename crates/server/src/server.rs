@@ -29,6 +29,7 @@ use crate::store::errands::{self, Errands, MemoryShares, Orders};
 use crate::store::failure_log::FailureLog;
 use crate::store::store_slot::StoreSlot;
 use crate::worker::{Shared, Worker};
+use tapetum_service::serving_store::ServingStore;
 
 pub struct Server {
     shared: Arc<Shared>,
@@ -38,45 +39,48 @@ pub struct Server {
     memory: Arc<MemoryShares>,
 }
 
-/// What a server's memory is for, beside its own doors: requests that come through the socket of commands.
-pub struct SharedMemory {
+/// The store and the memory of a server, for requests that come through the socket of commands.
+pub struct ServedStore {
+    slot: Arc<StoreSlot>,
     shared: Arc<Shared>,
-    shares: Arc<MemoryShares>,
+    memory: Arc<MemoryShares>,
 }
 
-/// Whose the memory is that others than connections take.
-const OF_COMMANDS: u64 = 1 << 63;
+/// Tells commands from connections, which share the budget.
+const COMMAND: u64 = 1 << 63;
 
-impl SharedMemory {
-    /// Changes what store and server have together.
-    pub fn resize(&self, store: &tapetum::Store, bytes: u64) -> Result<(), tapetum::Error> {
-        self.shares.resize(store, bytes)
+impl ServingStore for ServedStore {
+    fn store(&self) -> Result<Arc<tapetum::Store>, tapetum::Error> {
+        self.slot.store()
     }
 
-    /// See [`tapetum_service::serving_store::ServingStore::take_memory`].
-    pub fn take(&self, command: u64, bytes: usize) -> bool {
-        let may = self.shared.budget.allows(OF_COMMANDS | (command + 1), bytes);
+    fn resize_memory(&self, store: &tapetum::Store, memory_bytes: u64) -> Result<(), tapetum::Error> {
+        self.memory.resize(store, memory_bytes)
+    }
+
+    fn take_memory(&self, client: u64, bytes: usize) -> bool {
+        let may = self.shared.budget.allows(COMMAND | (client + 1), bytes);
         if may {
             self.shared.budget.change(0, bytes);
         }
         may
     }
 
-    pub fn wait(&self, begins: bool) {
+    fn wait_for_memory(&self, begins: bool) {
         if self.shared.budget.change_waiting(begins) {
             // Workers that sleep are to look for clients that hold memory and do nothing.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
     }
 
-    pub fn is_wanted(&self) -> bool {
+    fn is_memory_wanted(&self) -> bool {
         self.shared.budget.someone_waits()
     }
 
-    pub fn give(&self, command: u64, bytes: usize, is_all: bool) {
+    fn give_memory(&self, client: u64, bytes: usize, is_all: bool) {
         self.shared.budget.change(bytes, 0);
         if is_all {
-            self.shared.budget.release_overdraft(OF_COMMANDS | (command + 1));
+            self.shared.budget.release_overdraft(COMMAND | (client + 1));
         }
     }
 }
@@ -181,8 +185,9 @@ impl Server {
         Ok(server)
     }
 
-    pub fn memory(&self) -> SharedMemory {
-        SharedMemory { shared: Arc::clone(&self.shared), shares: Arc::clone(&self.memory) }
+    /// The store in a slot, with this server's memory.
+    pub fn served_store(&self, slot: &Arc<StoreSlot>) -> ServedStore {
+        ServedStore { slot: Arc::clone(slot), shared: Arc::clone(&self.shared), memory: Arc::clone(&self.memory) }
     }
 
     /// The addresses in use: first those for memcached's clients, then those for block devices.

@@ -1,6 +1,7 @@
-//! What a check finds.
+//! Reports of checks, and the places that a check of a store in use goes on from.
 
 use std::collections::VecDeque;
+use tapetum_kernels::reference::Reference;
 
 /// The words for damage that costs nothing.
 pub const MADE_ANEW: &str = "which is made anew when the store is next opened for writing";
@@ -33,11 +34,12 @@ pub struct CheckPlace {
 /// A value in extents of its own that a record names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedValue {
-    /// The record's number in its segment.
+    /// The version of its segment: a later segment may have the number.
+    pub version: u64,
+    /// The record's number in the segment.
     pub entry: u32,
     pub raw_bytes: u32,
-    /// As the record has it.
-    pub reference: Vec<u8>,
+    pub reference: Reference,
 }
 
 /// A part of such a check.

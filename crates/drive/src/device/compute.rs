@@ -91,7 +91,7 @@ pub(super) struct ControllerCompute {
     tasks: u64,
     /// Bytes that an own engine takes at a time; `None` for the drive's usual size.
     part_bytes: Option<u32>,
-    /// Whose turns an own engine takes: those of the last pipeline that came.
+    /// The application of the last pipeline that came: an own engine takes turns as its.
     application: u16,
 }
 

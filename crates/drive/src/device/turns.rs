@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::engine::EngineOptions;
 use crate::locks::whole;
 
-/// Who waits asks again within this time.
+/// A thread that waits asks again within this time.
 const RECENT_US: u64 = 5000;
 /// The longest wait for the end of somebody's turn: he may not come back.
 const REST: Duration = Duration::from_millis(1);
@@ -110,7 +110,7 @@ mod tests {
         whole(turns.state.lock()).begin(application, now_us, turns.at_once)
     }
 
-    /// Who has each of the next turns of a millisecond, while these ask in turn.
+    /// Counts the turns of a millisecond that each of these has, while they ask one after the other.
     fn had(turns: &Turns, who: &[u16], count: u32, now_us: &mut u64) -> Vec<u32> {
         let mut had = vec![0; who.len()];
         let mut asks = who.iter().copied().enumerate().cycle();

@@ -23,7 +23,7 @@ use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
 use crate::net::listen::Address;
 use crate::protocol::VERSION;
-use crate::server::{Server, SharedMemory};
+use crate::server::{ServedStore, Server};
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::steward::Steward;
@@ -32,7 +32,6 @@ use crate::{machine, os, service_manager};
 use tapetum_service::item_limit;
 use tapetum_service::opening::{self, OpenError};
 use tapetum_service::pipelines;
-use tapetum_service::serving_store::ServingStore;
 use tapetum_service::socket::listener::ServiceListener;
 use tapetum_service::{escapes, size};
 
@@ -98,7 +97,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     say_item_limit(&store, arguments.item_size);
     let slot = Arc::new(StoreSlot::new(store));
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
-    let service = start_service(&slot, server.memory(), &place, &options);
+    let service = start_service(server.served_store(&slot), &place, &options);
     if arguments.is_without_list() {
         tracing::info!(
             "DRAM will not be warmed after a restart: there is no place for the list of hot keys beside a block device; give --hot-keys FILE"
@@ -127,47 +126,9 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     Ok(stopped?)
 }
 
-/// The store for whoever asks through the socket.
-struct ServedStore {
-    slot: Arc<StoreSlot>,
-    memory: SharedMemory,
-}
-
-impl ServingStore for ServedStore {
-    fn store(&self) -> Result<Arc<tapetum::Store>, tapetum::Error> {
-        self.slot.store()
-    }
-
-    fn resize_memory(&self, store: &tapetum::Store, memory_bytes: u64) -> Result<(), tapetum::Error> {
-        self.memory.resize(store, memory_bytes)
-    }
-
-    fn take_memory(&self, client: u64, bytes: usize) -> bool {
-        self.memory.take(client, bytes)
-    }
-
-    fn wait_for_memory(&self, begins: bool) {
-        self.memory.wait(begins);
-    }
-
-    fn is_memory_wanted(&self) -> bool {
-        self.memory.is_wanted()
-    }
-
-    fn give_memory(&self, client: u64, bytes: usize, is_all: bool) {
-        self.memory.give(client, bytes, is_all);
-    }
-}
-
 /// Makes the socket for commands. Clients of the other doors are served without it.
-fn start_service(
-    slot: &Arc<StoreSlot>,
-    memory: SharedMemory,
-    place: &tapetum::Place,
-    options: &tapetum::Options,
-) -> Option<ServiceListener> {
-    let source = Box::new(ServedStore { slot: Arc::clone(slot), memory });
-    match ServiceListener::start(source, place.clone(), options.compute_units.clone()) {
+fn start_service(source: ServedStore, place: &tapetum::Place, options: &tapetum::Options) -> Option<ServiceListener> {
+    match ServiceListener::start(Box::new(source), place.clone(), options.compute_units.clone()) {
         Ok(service) => Some(service),
         Err(error) => {
             tracing::warn!(

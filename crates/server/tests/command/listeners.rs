@@ -35,7 +35,7 @@ impl Clients {
         told
     }
 
-    /// What a get of `key` comes to, however it is asked.
+    /// Asks for `key` over the stream and by a datagram; gives the answer, which is the same.
     #[track_caller]
     fn get(&mut self, last: &str) -> String {
         let told = self.told("get key\r\n", last);

@@ -37,7 +37,7 @@ fn an_import_that_fails_before_its_first_picture_leaves_no_keyspace() {
     assert!(keyspaces(&scratch).contains("images\thashed"));
 }
 
-/// What the commands say, and the files that they wrote.
+/// Runs the commands; gives what they say, and the files that they wrote.
 fn import_and_run(scratch: &Folder) -> (Vec<String>, Vec<Vec<u8>>) {
     let run = |pipeline: &str, more: &[&str]| {
         let mut command = tapetum(&["pipeline", "run", pipeline, "--keyspace", "images"]);

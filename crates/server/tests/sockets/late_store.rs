@@ -1,14 +1,14 @@
 //! A store on flash that completes commands late and in any order, and fails when told to. Writes are answered when they are durable, so
 //! outcomes come late, and not in the order of the requests.
 
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::common::{drive_of, flush, new_on};
+use crate::wrapped_flash::WrappedFlash;
 use tapetum::{Store, StoreOptions};
-use tapetum_drive::{Command, Completion, Drive, Env, Event, FaultyFlash, Flash, FlashError, FlashQueue, PairMemory};
+use tapetum_drive::{Command, Completion, Drive, Env, Event, FaultyFlash, FlashQueue};
 
 const CAPACITY_BYTES: u64 = 256 << 20;
 /// Items that only flash has, each with its key as the value.
@@ -46,34 +46,11 @@ fn options() -> StoreOptions {
 }
 
 fn drive_on(flash: FaultyFlash) -> Drive {
-    drive_of(Arc::new(LateFlash(flash)), &options(), Env::system())
+    let wrap = |queue| Ok(Box::new(LateQueue { queue, event: Event::new()?, in_flight: 0 }) as Box<dyn FlashQueue>);
+    drive_of(Arc::new(WrappedFlash(flash, wrap)), &options(), Env::system())
 }
 
-/// As the flash in it, which nobody wakes, with an event.
-struct LateFlash(FaultyFlash);
-
-impl Flash for LateFlash {
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes()
-    }
-
-    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
-        self.0.grow(capacity_bytes)
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.0.sector_bytes()
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        Ok(Box::new(LateQueue { queue: self.0.open_queue(memory, depth)?, event: Event::new()?, in_flight: 0 }))
-    }
-}
-
+/// As the queue in it, which nobody wakes, with an event.
 struct LateQueue {
     queue: Box<dyn FlashQueue>,
     /// Raised while commands are in flight.

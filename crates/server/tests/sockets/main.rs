@@ -13,6 +13,7 @@ mod panics;
 mod test_server;
 mod two_doors;
 mod vectors;
+mod wrapped_flash;
 
 #[path = "../../../store/tests/common/mod.rs"]
 mod common;

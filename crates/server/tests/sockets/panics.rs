@@ -1,7 +1,7 @@
 //! A panic in a worker ends the process at once, says so in its log, and loses nothing that was acknowledged. The server is this test
 //! run again by itself, over a store whose flash panics when a worker reads it.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -12,10 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{drive_of, flush, new_on};
+use crate::wrapped_flash::WrappedFlash;
 use tapetum::{Store, StoreOptions};
-use tapetum_drive::{
-    Command, Completion, Env, FileFlash, Flash, FlashError, FlashQueue, IoEngine, Operation, PairMemory,
-};
+use tapetum_drive::{Command, Completion, Env, FileFlash, Flash, FlashQueue, IoEngine, Operation};
 use tapetum_server::doors::options::Options;
 use tapetum_server::logging::Log;
 use tapetum_server::server::Server;
@@ -26,31 +25,7 @@ const CAPACITY_BYTES: u64 = 64 << 20;
 /// A key that only flash has.
 const KEY: &str = "panic";
 
-/// Flash that panics when a worker reads it.
-struct PanickingFlash(FileFlash);
-
-impl Flash for PanickingFlash {
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes()
-    }
-
-    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
-        self.0.grow(capacity_bytes)
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.0.sector_bytes()
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
-    }
-
-    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        Ok(Box::new(PanickingQueue(self.0.open_queue(memory, depth)?)))
-    }
-}
-
+/// Panics when a worker reads.
 struct PanickingQueue(Box<dyn FlashQueue>);
 
 impl FlashQueue for PanickingQueue {
@@ -93,7 +68,8 @@ fn serves_until_it_panics() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let log = Log::of_server(tracing::Level::INFO).unwrap();
     let options = Options { log: log.losses(), ..Options::at(vec!["127.0.0.1:0".parse().unwrap()]) };
-    let slot = StoreSlot::new(open(Arc::new(PanickingFlash(data(&folder)))));
+    let wrap = |queue| Ok(Box::new(PanickingQueue(queue)) as Box<dyn FlashQueue>);
+    let slot = StoreSlot::new(open(Arc::new(WrappedFlash(data(&folder), wrap))));
     let server = Server::start(Arc::new(slot), options).unwrap();
     tracing::info!("listening at {}", server.addresses()[0]);
     std::thread::sleep(Duration::from_secs(60));

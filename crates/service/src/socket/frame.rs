@@ -73,20 +73,10 @@ impl FrameHead {
     }
 }
 
-/// A whole frame.
+/// A whole frame, whose body is plain data.
 ///
 /// # Errors
 /// If the body is longer than a frame can say.
-pub fn framed(kind: FrameKind, body: &[u8]) -> io::Result<Vec<u8>> {
-    let mut frame = begun(Vec::new());
-    frame.extend_from_slice(body);
-    finish(kind, frame)
-}
-
-/// A whole frame whose body is plain data.
-///
-/// # Errors
-/// As [`framed`].
 pub fn framed_data(kind: FrameKind, data: &impl Serialize) -> io::Result<Vec<u8>> {
     framed_data_in(Vec::new(), kind, data)
 }
@@ -94,7 +84,7 @@ pub fn framed_data(kind: FrameKind, data: &impl Serialize) -> io::Result<Vec<u8>
 /// As [`framed_data`], in a buffer that was used before.
 ///
 /// # Errors
-/// As [`framed`].
+/// As [`framed_data`].
 pub fn framed_data_in(buffer: Vec<u8>, kind: FrameKind, data: &impl Serialize) -> io::Result<Vec<u8>> {
     finish(kind, postcard::to_extend(data, begun(buffer)).map_err(io::Error::other)?)
 }
@@ -109,7 +99,7 @@ pub fn begun(mut buffer: Vec<u8>) -> Vec<u8> {
 /// The frame that was [`begun`], with its head.
 ///
 /// # Errors
-/// As [`framed`].
+/// As [`framed_data`].
 pub fn finish(kind: FrameKind, mut frame: Vec<u8>) -> io::Result<Vec<u8>> {
     let body_bytes = frame.len() - HEAD_BYTES;
     let body_bytes = u32::try_from(body_bytes).map_err(|_| io::Error::other("more than a frame can hold"))?;
@@ -151,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_frame_says_its_kind_and_length() {
-        let frame = framed(FrameKind::Rows, b"abc").unwrap();
+        let frame = finish(FrameKind::Rows, [&begun(Vec::new())[..], b"abc"].concat()).unwrap();
         assert_eq!(frame, b"\x03\0\0\0\x03abc");
         let head = frame[..HEAD_BYTES].try_into().unwrap();
         assert_eq!(FrameHead::parse(head, 3), Ok(FrameHead { kind: FrameKind::Rows, body_bytes: 3 }));

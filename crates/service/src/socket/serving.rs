@@ -18,7 +18,7 @@ use tapetum_kernels::scan::Scalar;
 
 use super::frame::{
     self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX, finish,
-    framed, framed_data, framed_data_in,
+    framed_data, framed_data_in,
 };
 use super::listener::{CLIENTS_MAX, ListenerShared};
 use super::rows::RowWriter;
@@ -73,7 +73,7 @@ fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> 
                 let body = caller.read_body(body_bytes)?;
                 done(&body, shared, &mut caller)
             }
-            Ok(_) => Err(Failure::bad("the frame is no request, and clients send nothing else")),
+            Ok(_) => Err(Failure::bad("clients send requests alone, and this frame is of another kind")),
             Err(why) => Err(Failure::bad(why)),
         };
         // What comes behind a frame that makes no sense makes none either.
@@ -83,7 +83,7 @@ fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> 
             return Ok(());
         }
         let end = match done {
-            Ok(()) => framed(FrameKind::Done, &[]),
+            Ok(()) => framed_data(FrameKind::Done, &()),
             Err(failure) => framed_data(FrameKind::Failed, &failure),
         };
         caller.write(&end?)?;

@@ -96,64 +96,58 @@ fn wrong(number: u32, what: &str) -> Error {
     Error::Corrupt(format!("segment {number}: {what}"))
 }
 
-/// Checks what a segment has on flash while others read and write, or large values of it; then the next one. Which of its records are valid
-/// changes meanwhile: the extents of large values that were replaced are others' by then. Segments that come behind the place that it has reached
-/// are not looked at.
+/// Checks a part of a segment while others read and write: its records, or some of its large values. The next part may be the next segment's.
+/// Segments that get lower numbers meanwhile are not looked at.
 pub async fn check_part(engine: &Arc<HashedEngine>, io: &Io, from: CheckPlace) -> Result<CheckPart, Error> {
-    let mut report = CheckReport::default();
-    let mut large = from.large;
-    let number = from.number;
-    if large.is_empty() {
-        // As long as it is held here, its room is not given to another one.
-        let found = engine.segments.numbers().skip(number as usize).find_map(|number| engine.segments.get(number));
-        let Some(segment) = found else { return Ok(CheckPart { report, next: None }) };
-        report.segments = 1;
-        let number = segment.descriptor.number;
-        let stored = check_stored(engine, io, segment, &mut report).await;
-        large = tell(engine, stored, number, &mut report)?.unwrap_or_default();
-        let next = Some(CheckPlace { number: if large.is_empty() { number + 1 } else { number }, large, ..from });
-        return Ok(CheckPart { report, next });
-    }
-    let mut read_bytes = 0;
-    while let Some(CheckedValue { entry, raw_bytes, reference }) = large.pop_front() {
-        let is_named = || engine.segments.get(number).is_some_and(|segment| segment.is_valid(entry));
-        let reference =
-            Reference::parse(&reference).map_err(|_| wrong(number, "a record names nothing that can be"))?;
-        report.large_values += 1;
-        if is_named()
-            && let Err(error) = verify(engine, io, &reference, raw_bytes).await
-            && is_named()
-        {
-            tell::<()>(engine, Err(error), number, &mut report)?;
+    let CheckPlace { number, mut large, .. } = from;
+    let (report, number) = match large.is_empty() {
+        false => (check_large(engine, io, number, &mut large).await?, number),
+        true => {
+            // As long as a segment is held, its room is not given to another one.
+            let found = engine.segments.numbers().skip(number as usize).find_map(|number| engine.segments.get(number));
+            let Some(segment) = found else { return Ok(CheckPart::default()) };
+            let number = segment.descriptor.number;
+            let mut report = CheckReport { segments: 1, ..CheckReport::default() };
+            match check_stored(engine, io, segment, &mut report).await {
+                Ok(found) => large = found,
+                Err(error) => note(engine, error, number, &mut report)?,
+            }
+            (report, number)
         }
-        read_bytes += reference.stored_bytes;
-        if read_bytes >= PART_BYTES {
-            break;
-        }
-    }
+    };
     let number = if large.is_empty() { number + 1 } else { number };
-    Ok(CheckPart { report, next: Some(CheckPlace { number, large, ..from }) })
+    Ok(CheckPart { report, next: Some(CheckPlace { number, large, ..CheckPlace::default() }) })
 }
 
-/// Damage goes into the report, and what cannot be read; all else is an error.
-fn tell<T>(
-    engine: &HashedEngine,
-    done: Result<T, Error>,
+/// Checks some of a segment's large values. Each is held while it is read, so that nobody else gets its extents.
+async fn check_large(
+    engine: &Arc<HashedEngine>,
+    io: &Io,
     number: u32,
-    report: &mut CheckReport,
-) -> Result<Option<T>, Error> {
-    match done {
-        Ok(done) => Ok(Some(done)),
-        Err(error @ Error::Corrupt(_)) => {
-            report.problems.push(error.to_string());
-            Ok(None)
+    large: &mut VecDeque<CheckedValue>,
+) -> Result<CheckReport, Error> {
+    let (mut report, mut read_bytes) = (CheckReport::default(), 0);
+    while read_bytes < PART_BYTES {
+        let Some(CheckedValue { version, entry, raw_bytes, reference }) = large.pop_front() else { break };
+        let segment = engine.segments.get(number).filter(|segment| segment.descriptor.version == version);
+        let Some(_held) = segment.and_then(|segment| segment.large(entry)) else { continue };
+        report.large_values += 1;
+        read_bytes += reference.stored_bytes;
+        if let Err(error) = verify(engine, io, &reference, raw_bytes).await {
+            note(engine, error, number, &mut report)?;
         }
-        Err(error @ Error::Io(_)) if engine.log.poisoned().is_ok() => {
-            report.problems.push(format!("segment {number}: {error}"));
-            Ok(None)
-        }
-        Err(error) => Err(error),
     }
+    Ok(report)
+}
+
+/// Reports damage, and what cannot be read. Any other error ends the check.
+fn note(engine: &HashedEngine, error: Error, number: u32, report: &mut CheckReport) -> Result<(), Error> {
+    match error {
+        Error::Corrupt(_) => report.problems.push(error.to_string()),
+        Error::Io(_) if engine.log.poisoned().is_ok() => report.problems.push(format!("segment {number}: {error}")),
+        error => return Err(error),
+    }
+    Ok(())
 }
 
 /// Checks the records of a segment; gives its large values, which are to be checked.
@@ -163,7 +157,7 @@ async fn check_stored(
     segment: Arc<Segment>,
     report: &mut CheckReport,
 ) -> Result<VecDeque<CheckedValue>, Error> {
-    let mut large = VecDeque::new();
+    let (mut large, version) = (VecDeque::new(), segment.descriptor.version);
     let mut walk = RecordWalk::new(engine, io, Arc::clone(&segment)).await?;
     while let Some((entry, _)) = walk.next(engine).await? {
         report.records += 1;
@@ -173,10 +167,8 @@ async fn check_stored(
         report.valid_records += 1;
         let header = walk.cursor.header();
         if header.codec == Codec::OutOfLine {
-            walk.reference(entry)?;
-            let record = Record::parse(walk.cursor.record()).map_err(|_| wrong(walk.number, "a record is damaged"))?;
-            let reference = record.stored.to_vec();
-            large.push_back(CheckedValue { entry, raw_bytes: header.raw_bytes, reference });
+            let (raw_bytes, reference) = (header.raw_bytes, walk.reference(entry)?);
+            large.push_back(CheckedValue { version, entry, raw_bytes, reference });
         }
     }
     Ok(large)

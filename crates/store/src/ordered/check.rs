@@ -2,7 +2,7 @@
 
 use super::engine::{OrderedEngine, OrderedShared};
 use super::node_table::NodeId;
-use super::search::AnchorKey;
+use super::search::{AnchorKey, SearchHandle};
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::SlotClass;
 use super::tree::{OrderedState, OrderedTree, of_search};
@@ -56,7 +56,8 @@ pub async fn check_part(engine: &OrderedEngine, io: &Io, from: CheckPlace) -> Re
     let mut next = Some(search.floor(key, &mut anchor));
     let (mut nodes, mut read_bytes) = (0, 0);
     while let Some(node) = next.filter(|_| nodes < NODES_OF_A_PART && read_bytes < PART_BYTES) {
-        read_bytes += check_node_in_use(io, state, (tree, &anchor), NodeId(node as u32), &mut report).await?;
+        read_bytes +=
+            check_node_in_use(io, state, (tree, &mut search, &anchor), NodeId(node as u32), &mut report).await?;
         nodes += 1;
         next = search.next(&mut anchor);
     }
@@ -67,12 +68,12 @@ pub async fn check_part(engine: &OrderedEngine, io: &Io, from: CheckPlace) -> Re
     Ok(CheckPart { report, next: Some(place) })
 }
 
-/// Checks a node that others may write, move or give up meanwhile: it is damaged if it stays what and where it is, and is never right there. Its
-/// image may be a newer one than its home says. The bytes that were read.
+/// Checks a node that others may write, move or give up meanwhile. The node is damaged if it stays where it is and is never right there. Its image
+/// may be a newer one than its home says. Gives the bytes that were read.
 async fn check_node_in_use(
     io: &Io,
     state: &OrderedState,
-    (tree, anchor): (&OrderedTree, &AnchorKey),
+    (tree, search, anchor): (&OrderedTree, &mut SearchHandle, &AnchorKey),
     node: NodeId,
     report: &mut CheckReport,
 ) -> Result<u64, Error> {
@@ -84,8 +85,7 @@ async fn check_node_in_use(
             Err(error @ Error::Io(_)) => found.problems.push(format!("{}: {error}", name_of(tree, home.slot))),
             Err(error) => return Err(error),
         }
-        let mut at = AnchorKey::new();
-        let is_its = tree.search.handle().map_err(of_search)?.floor(anchor, &mut at) == u64::from(node.0);
+        let is_its = search.floor(anchor, &mut AnchorKey::new()) == u64::from(node.0);
         let now = state.cache.table.home(node).filter(|_| is_its && !tree.is_dropped());
         let stays = now.is_some_and(|now| (now.slot, now.stamp) == (home.slot, home.stamp));
         tries += u32::from(stays);
@@ -105,7 +105,7 @@ fn name_of(tree: &OrderedTree, slot: u32) -> String {
     format!("a data node of ordered keyspace {keyspace} at byte {flash} of the drive")
 }
 
-/// The bytes that were read.
+/// Gives the bytes that were read.
 async fn check_node(
     io: &Io,
     tree: &OrderedTree,

@@ -10,10 +10,14 @@ const NEIGHBOURS: [&[u8]; 6] =
 
 /// Flips a bit wherever these bytes lie on the drive, which no store may have open: much is written back around them.
 fn damage(drive: &Drive, wanted: &[u8]) {
+    damage_within(CAPACITY, drive, wanted);
+}
+
+fn damage_within(capacity: u64, drive: &Drive, wanted: &[u8]) {
     let mut queue = drive.queue_pair(1).unwrap();
     let mut buffer = drive.local().allocate(CHUNK_BYTES).unwrap();
     let mut found = 0;
-    for flash in (0..CAPACITY).step_by(CHUNK_BYTES) {
+    for flash in (0..capacity).step_by(CHUNK_BYTES) {
         let (local, length) = (buffer.offset(), CHUNK_BYTES as u32);
         perform(&mut queue, Operation::Read { flash, local, length }, &mut buffer);
         let places = buffer.bytes().windows(wanted.len()).enumerate().filter(|(_, bytes)| *bytes == wanted);
@@ -112,9 +116,13 @@ fn check_in_use(store: &Store) -> tapetum::CheckReport {
     check.report().clone()
 }
 
-/// Writes, deletes, makes and drops what a check may come by. A flash that is full for a moment does not matter.
+/// Writes, deletes, makes and drops what a check may come by, at a pace that leaves the check room on any machine.
+/// A write that finds no room for a moment does not matter.
 fn use_store(store: &Store, ordered: &tapetum::KeyspaceHandle, is_over: &std::sync::atomic::AtomicBool) {
-    let goes_on = || !is_over.load(std::sync::atomic::Ordering::Relaxed);
+    let goes_on = || {
+        store.drive().env().rest();
+        !is_over.load(std::sync::atomic::Ordering::Relaxed)
+    };
     std::thread::scope(|threads| {
         threads.spawn(|| {
             for number in (0..).take_while(|_| goes_on()) {
@@ -137,9 +145,9 @@ fn use_store(store: &Store, ordered: &tapetum::KeyspaceHandle, is_over: &std::sy
             }
         });
         threads.spawn(|| {
-            while goes_on() {
+            for _ in (0..20).take_while(|_| goes_on()) {
                 let Ok(other) = store.create_keyspace_of("other", tapetum::KeyspaceKind::Ordered) else { continue };
-                (0..400_u32).for_each(|number| drop(other.put(&number.to_be_bytes(), &noise(7, 300))));
+                (0..100_u32).for_each(|number| drop(other.put(&number.to_be_bytes(), &noise(7, 300))));
                 let _ = store.drop_keyspace("other");
             }
         });
@@ -148,9 +156,12 @@ fn use_store(store: &Store, ordered: &tapetum::KeyspaceHandle, is_over: &std::sy
 
 #[test]
 fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damage() {
+    const ROOM: u64 = 64 << 20;
     for assume_atomic_writes in [false, true] {
-        let drive = drive_on(flash());
-        let options = StoreOptions { assume_atomic_writes, ..options() };
+        let StoreOptions { segment_bytes, partition_bits, .. } = options();
+        let options =
+            StoreOptions { segment_bytes, partition_bits, assume_atomic_writes, ..StoreOptions::new(ROOM, 32 << 20) };
+        let drive = drive_of(Arc::new(MemoryFlash::new(ROOM)), &options, Env::system());
         let store = new_on(&drive, &options);
         let (value, node_value) = (noise(1, 300_000), noise(1 << 40, 500));
         let ordered = store.create_keyspace_of("ordered", tapetum::KeyspaceKind::Ordered).unwrap();
@@ -160,18 +171,20 @@ fn a_check_of_a_store_in_use_names_what_is_damaged_and_takes_no_change_for_damag
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|threads| {
             threads.spawn(|| use_store(&store, &ordered, &is_over));
-            let checked: Vec<_> = (0..5).map(|_| check_in_use(&store)).collect();
+            let checked: Vec<_> = (0..3).map(|_| check_in_use(&store)).collect();
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-            for report in checked {
+            for report in &checked {
                 assert_eq!(report.problems, Vec::<String>::new());
-                assert!(report.segments > 0 && report.valid_records > 0 && report.large_values > 0, "{report:?}");
+                assert!(report.segments > 0 && report.valid_records > 0, "{report:?}");
             }
+            // One that moves into a segment of a lower number may be passed over.
+            assert!(checked.iter().any(|report| report.large_values > 0), "{checked:?}");
         });
         drop(ordered);
         store.close().unwrap();
         drop(store);
-        damage(&drive, &value[200_000..200_032]);
-        damage(&drive, &node_value[100..132]);
+        damage_within(ROOM, &drive, &value[200_000..200_032]);
+        damage_within(ROOM, &drive, &node_value[100..132]);
         let store = Store::open_on(&drive, &options).unwrap();
         let problems = check_in_use(&store).problems;
         assert_eq!(problems.len(), 2, "{problems:?}");
