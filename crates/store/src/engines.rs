@@ -40,6 +40,7 @@ pub fn empty_clients() -> Clients {
 pub struct OpenedEngines {
     pub base: Arc<Base>,
     pub hashed: Arc<HashedEngine>,
+    pub ordered: Arc<OrderedEngine>,
     /// All of them, that of hashed keyspaces first.
     pub all: Arc<[Arc<dyn Engine>]>,
 }
@@ -103,7 +104,8 @@ impl FoundStore {
         let OpenedBase { base, mut installer, records, mut watch } =
             base.into_base(log, drive, overlay, options, told)?;
         let (hashed, rest) = hashed.into_engine(&base, installer.marks.opening.generation)?;
-        let all: Arc<[Arc<dyn Engine>]> = Arc::new([hashed.clone(), OrderedEngine::new(&base)]);
+        let ordered = OrderedEngine::new(&base);
+        let all: Arc<[Arc<dyn Engine>]> = Arc::new([hashed.clone(), ordered.clone()]);
         base.engines.set(all.iter().map(|engine| engine.clone() as Arc<dyn BaseClient>));
         replay_into(&all, &base, &installer.keyspaces, records)?;
         watch.lap("write buffers");
@@ -118,6 +120,6 @@ impl FoundStore {
         }
         lock(&base.extents).end_recovery();
         base.give_installer(installer);
-        Ok(OpenedEngines { base, hashed, all })
+        Ok(OpenedEngines { base, hashed, ordered, all })
     }
 }

@@ -37,6 +37,7 @@ mod engines;
 mod folder;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod freeze;
 mod hashed;
 #[cfg(feature = "images")]
 pub mod images;
@@ -62,8 +63,10 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
+pub use freeze::list::{FREEZES_MAX, FREEZES_OF_OWNER_MAX};
+pub use freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport};
 pub use scan::{
-    GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, Scan, SnapshotItems,
+    Freeze, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, SnapshotItems,
 };
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]

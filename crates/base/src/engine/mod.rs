@@ -22,14 +22,11 @@ use crate::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use crate::engine::inspection::Inspection;
 use crate::engine::job::Job;
 use crate::engine::key_place::KeyPlace;
-use crate::engine::scan_layout::ScanLayout;
 use crate::error::Error;
 use crate::installer::Installer;
 use crate::keyspace::KeyspaceId;
-use crate::keyspace::states::KeyspaceRef;
 use crate::log::Place;
 use crate::media::io::{Io, Task};
-use crate::request::key_range::KeyRange;
 use crate::session::engine_session::{EngineSession, EngineSlot};
 use crate::stats::Stats;
 use std::collections::BTreeMap;
@@ -82,11 +79,6 @@ pub trait Engine: BaseClient {
     }
 
     fn add_stats(&self, stats: &mut Stats);
-
-    /// The layout of a range of keys, for a query at the drive. `None`: this engine has no such layout.
-    fn scan_layout(&self, _: KeyspaceRef, _: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
-        Ok(None)
-    }
 
     /// Adds the facts about its data that the manifest does not have, for tools.
     fn inspect(&self, _: &mut Inspection) -> Result<(), Error> {

@@ -49,8 +49,10 @@ impl Drop for Maintenance {
 }
 
 impl Maintenance {
-    pub fn new(base: &Arc<Base>, engines: &[Arc<dyn Engine>], io: Io) -> Maintenance {
+    /// The jobs of the engines, `more` jobs, and the base's own.
+    pub fn new(base: &Arc<Base>, engines: &[Arc<dyn Engine>], more: Vec<Box<dyn Job>>, io: Io) -> Maintenance {
         let mut jobs: Vec<_> = engines.iter().flat_map(|engine| engine.clone().jobs(&io)).collect();
+        jobs.extend(more);
         jobs.push(Box::new(KeyspaceJob::new(base)));
         jobs.push(Box::new(GrowthJob::new(base)));
         Maintenance { base: base.clone(), io, jobs, over: false }

@@ -4,9 +4,13 @@
 
 use crate::api::session::{Application, Busy, ItemPipeline, Limits, Session, Write};
 use crate::api::store::Store;
+use crate::freeze::FrozenStore;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::request::{Condition, Outcome, Reply, Request};
 use tapetum_kernels::expiry::Expiry;
@@ -30,11 +34,35 @@ pub struct KeyspaceHandle {
     store: Store,
     keyspace: KeyspaceRef,
     application: Application,
+    frozen: Option<FrozenIn>,
+}
+
+/// A keyspace as a freeze has it: what it reads is of that moment.
+#[derive(Clone)]
+struct FrozenIn {
+    frozen: Arc<FrozenStore>,
+    entry: Keyspace,
+}
+
+impl fmt::Debug for FrozenIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FrozenIn({})", self.frozen.id)
+    }
 }
 
 impl KeyspaceHandle {
     pub(crate) fn new(store: Store, keyspace: KeyspaceRef) -> KeyspaceHandle {
-        KeyspaceHandle { store, keyspace, application: Application::default() }
+        KeyspaceHandle { store, keyspace, application: Application::default(), frozen: None }
+    }
+
+    /// The keyspace as a freeze has it. Only what is read of one moment may be asked of it.
+    pub(crate) fn of_freeze(store: Store, keyspace: KeyspaceRef, frozen: Arc<FrozenStore>, entry: Keyspace) -> Self {
+        KeyspaceHandle { frozen: Some(FrozenIn { frozen, entry }), ..KeyspaceHandle::new(store, keyspace) }
+    }
+
+    /// The freeze that it is read of, and what that knows of the keyspace; `None`: as it is.
+    pub(crate) fn frozen(&self) -> Option<(&Arc<FrozenStore>, &Keyspace)> {
+        self.frozen.as_ref().map(|FrozenIn { frozen, entry }| (frozen, entry))
     }
 
     /// The same keyspace, whose queries, graphs and fields are counted as those of an application, and get its share of the drive's units.

@@ -3,14 +3,14 @@
 //!
 //! A [`ListCursor`] is plain data: it names nothing of the store that could go, also when the store is opened anew between two steps.
 
-use crate::api::blocking::KeyspaceHandle;
 use crate::api::store::Store;
 use crate::hashed::slice::{self, SliceSize};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::Io;
-use tapetum_base::request::key_range::KeyRange;
+use std::time::Duration;
+use tapetum_base::request::key_range::{KeyRange, ScanPart};
 use tapetum_drive::Purpose;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Record;
@@ -20,6 +20,8 @@ const KEY_SLICES: SliceSize =
     SliceSize { bytes: 256 << 10, bytes_per_segment: 2 << 10, bytes_max: 4 << 20, buffered_keys: 4096 };
 /// Commands on their way at once.
 const DEPTH: u32 = 64;
+/// Items that one part of an ordered keyspace has at most.
+const PART_ITEMS: usize = 1024;
 
 /// How far a listing has come. By default it begins.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -111,7 +113,7 @@ impl Store {
     }
 
     fn list_range(&self, keyspace: KeyspaceRef, range: KeyRange) -> Result<ListPart, Error> {
-        let part = KeyspaceHandle::new(self.clone(), keyspace).scan_part(range)?;
+        let part = self.scan_part(keyspace, range)?;
         let listed = part.items.into_iter().map(|item| ListedKey {
             key: item.key,
             value_bytes: item.value.len() as u64,
@@ -121,6 +123,22 @@ impl Store {
         });
         let next = part.rest.map(|range| ListCursor { place: ListPlace::Range(range) });
         Ok(ListPart { keys: listed.collect(), next })
+    }
+
+    /// Some items at the range's beginning, and what is left of it.
+    fn scan_part(&self, keyspace: KeyspaceRef, range: KeyRange) -> Result<ScanPart, Error> {
+        self.with_session(|session| {
+            session.submit_scan(keyspace, 0, range, PART_ITEMS)?;
+            let (mut replies, mut scanned) = (Vec::new(), Vec::new());
+            loop {
+                session.poll(&mut replies);
+                session.take_scanned(&mut scanned);
+                if let Some(reply) = scanned.pop() {
+                    return reply.part;
+                }
+                session.wait(Some(Duration::from_millis(10)));
+            }
+        })
     }
 }
 

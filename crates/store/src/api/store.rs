@@ -7,8 +7,11 @@
 use crate::api::key_desks::KeyDesks;
 use crate::api::session::Session;
 use crate::engines::{self, OpenedEngines, engine_clients};
+use crate::freeze::list::FreezeList;
+use crate::freeze::{FreezeEnd, FreezeJob};
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
+use crate::ordered::engine::OrderedEngine;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -36,8 +39,10 @@ const SESSIONS_KEPT: usize = 64;
 struct Inner {
     base: Arc<Base>,
     hashed: Arc<HashedEngine>,
+    ordered: Arc<OrderedEngine>,
     /// All of them, that of hashed keyspaces first.
     engines: Arc<[Arc<dyn Engine>]>,
+    freezes: Arc<FreezeList>,
     /// None maintains a store that was opened to read.
     maintenance: Option<Arc<Mutex<Maintenance>>>,
     sessions: Mutex<Vec<Session>>,
@@ -96,8 +101,10 @@ impl Store {
         options.slabs.check(options.tier_bytes)?;
         let io = queue(drive)?;
         let opened = run(&io, engines::open(drive, &io, options), crashed).ok_or_else(stopped)??;
-        let maintenance = Maintenance::new(&opened.base, &opened.all, io.of(Purpose::Other));
-        Ok(Store::of(opened, Some(Arc::new(Mutex::new(maintenance)))))
+        let freezes = Arc::default();
+        let job = Box::new(FreezeJob::new(&opened.hashed, &freezes));
+        let maintenance = Maintenance::new(&opened.base, &opened.all, vec![job], io.of(Purpose::Other));
+        Ok(Store::of(opened, freezes, Some(Arc::new(Mutex::new(maintenance)))))
     }
 
     /// Opens the store on `drive` to read. Nothing is written to the drive, which may be one that cannot be written to, and others may read it
@@ -110,14 +117,20 @@ impl Store {
         let io = queue(&drive)?;
         let opening = engines::open_read_only(&drive, &io, options, overlay);
         let opened = run(&io, opening, || false).ok_or_else(stopped)??;
-        Ok(Store::of(opened, None))
+        Ok(Store::of(opened, Arc::default(), None))
     }
 
-    fn of(opened: OpenedEngines, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
+    fn of(
+        opened: OpenedEngines,
+        freezes: Arc<FreezeList>,
+        maintenance: Option<Arc<Mutex<Maintenance>>>,
+    ) -> Store {
         let inner = Inner {
             base: opened.base,
             hashed: opened.hashed,
+            ordered: opened.ordered,
             engines: opened.all,
+            freezes,
             maintenance,
             sessions: Mutex::new(Vec::new()),
             key_desks: Arc::default(),
@@ -311,6 +324,7 @@ impl Store {
     pub fn close_with(&self, crashed: impl Fn() -> bool) -> Result<(), Error> {
         self.refuse_forked()?;
         self.inner.stopping.store(true, Ordering::SeqCst);
+        self.inner.freezes.end_all(FreezeEnd::Closed);
         self.inner.base.wakeup.wake();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
@@ -391,6 +405,15 @@ impl Store {
     /// The engine of keyspaces of a kind.
     pub(crate) fn engine(&self, kind: KeyspaceKind) -> Option<&Arc<dyn Engine>> {
         self.inner.engines.iter().find(|engine| engine.kind() == kind)
+    }
+
+    pub(crate) fn ordered(&self) -> &Arc<OrderedEngine> {
+        &self.inner.ordered
+    }
+
+    /// The freezes of this store.
+    pub(crate) fn freezes_list(&self) -> &Arc<FreezeList> {
+        &self.inner.freezes
     }
 
     pub(crate) fn engines(&self) -> &[Arc<dyn Engine>] {

@@ -1,13 +1,13 @@
-//! A hashed keyspace at one moment: its segments with the validity of their records, and the records of its write buffers.
+//! Hashed keyspaces at one moment: their segments with the validity of their records, and the records of their write buffers.
 //!
 //! 1. The moment is one at which the installer and every shard are held: each key is in a write buffer or in the one segment where it is valid,
 //!    and no write comes between two shards. The shards are let go at once. They note where keys were that are written before they have been
 //!    copied, one after the other; the installer is held until then, so no buffer is released.
-//! 2. Segments and large values are held until the snapshot releases them, so their extents are not overwritten meanwhile, whatever flush and
-//!    collector do. A snapshot that keeps too much flash loses all of them ([`SnapshotPins`]).
+//! 2. Segments and large values are held until the moment releases them, so their extents are not overwritten meanwhile, whatever flush and
+//!    collector do. A moment that keeps too much flash loses all of them ([`SnapshotPins`]).
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
 //! 4. A key whose latest record is in a buffer is noted with the one segment that may have an older one.
-//! 5. Those who waited for the installer when the moment came share it ([`SnapshotDesk`]).
+//! 5. Those who waited for the installer when the moment came, for the same keyspace, share it ([`SnapshotDesk`]).
 
 use super::HashedEngine;
 use super::buffer::{Place, Shard};
@@ -15,7 +15,7 @@ use super::catalog::Catalog;
 use super::large::LargeExtents;
 use super::segment::snapshot_pins::SnapshotPins;
 use super::segment::view::Segment;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::Error;
@@ -27,29 +27,35 @@ use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 use tapetum_kernels::codec::Decompressor;
-use tapetum_kernels::record::{Codec, Header, Kind};
+use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::scan::result::DeferredRecord;
 
+/// A keyspace as a moment has it.
 pub struct Snapshot {
-    moment: Arc<Moment>,
-    records: Arc<BufferedRecords>,
+    moment: Arc<HashedMoment>,
+    keyspace: Arc<KeyspaceAtMoment>,
 }
 
-/// What several snapshots may share.
-struct Moment {
-    segments: Vec<SegmentSnapshot>,
-    /// Records up to this stamp were deleted together.
-    deleted_through: u64,
+/// See the [module](self).
+pub struct HashedMoment {
+    /// The validity of each segment's records, by its place.
+    segments: Vec<Vec<u64>>,
+    keyspaces: BTreeMap<KeyspaceId, Arc<KeyspaceAtMoment>>,
+    /// The last stamp that it shows.
+    pub stamp: u64,
     /// Unix milliseconds.
-    now_ms: u64,
+    pub now_ms: u64,
     geometry: Geometry,
     pins: Arc<SnapshotPins>,
 }
 
-pub struct SegmentSnapshot {
-    pub valid: Vec<u64>,
-    /// Keys whose latest record, deletions too, is in a write buffer, and of which this segment may have a record.
-    pub replaced: Vec<Vec<u8>>,
+#[derive(Default)]
+struct KeyspaceAtMoment {
+    /// Records up to this stamp were deleted together.
+    deleted_through: u64,
+    records: Arc<BufferedRecords>,
+    /// Keys whose latest record, deletions too, is in a write buffer, by the place of the segment that may have a record of them.
+    replaced: HashMap<usize, Vec<Vec<u8>>>,
 }
 
 /// Live records of write buffers.
@@ -63,12 +69,58 @@ pub struct BufferedRecords {
 pub struct BufferedItem {
     pub key: Vec<u8>,
     pub header: Header,
-    pub value: Vec<u8>,
+    /// The value as the record has it.
+    pub stored: Vec<u8>,
+}
+
+impl BufferedItem {
+    pub fn value(&self, decompressor: &mut Decompressor) -> Result<Vec<u8>, Error> {
+        let BufferedItem { key, header, stored } = self;
+        let mut value = Vec::new();
+        let inflated = decompressor.inflate(&Record { header: *header, key, stored }, &mut value);
+        inflated.map_err(|_| Error::Corrupt(format!("the value of the key {key:?}")))?;
+        Ok(value)
+    }
 }
 
 impl BufferedRecords {
     pub fn count(&self) -> usize {
         self.items.len() + self.elsewhere.len()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let of_item = |item: &BufferedItem| size_of::<BufferedItem>() + item.key.len() + item.stored.len();
+        let of_other = |(_, record): &(Header, DeferredRecord)| {
+            size_of::<(Header, DeferredRecord)>() + record.key.len() + record.reference.len()
+        };
+        self.items.iter().map(of_item).sum::<usize>() + self.elsewhere.iter().map(of_other).sum::<usize>()
+    }
+}
+
+impl HashedMoment {
+    /// An error if the flash that it held was needed: nothing is read by it any more.
+    pub fn check(&self) -> Result<(), LayoutError> {
+        if self.pins.is_too_old() { Err(LayoutError::TooOld) } else { Ok(()) }
+    }
+
+    /// Lets its flash go.
+    pub fn give_up(&self) {
+        self.pins.give_up();
+    }
+
+    /// Bytes of flash that moments alone keep from writers, of what this one holds.
+    pub fn flash_bytes(&self, engine: &HashedEngine) -> u64 {
+        engine.segments.pinned(&self.pins) * self.geometry.extent_bytes
+    }
+
+    /// Bytes of it in memory.
+    pub fn memory_bytes(&self) -> usize {
+        let of_keyspace = |keyspace: &Arc<KeyspaceAtMoment>| {
+            let replaced = keyspace.replaced.values().flatten().map(|key| size_of::<Vec<u8>>() + key.len());
+            keyspace.records.memory_bytes() + replaced.sum::<usize>()
+        };
+        let valid: usize = self.segments.iter().map(|valid| size_of_val(&valid[..])).sum();
+        valid + self.keyspaces.values().map(of_keyspace).sum::<usize>()
     }
 }
 
@@ -77,35 +129,53 @@ impl Snapshot {
     pub async fn take(engine: Arc<HashedEngine>, io: Io, keyspace: KeyspaceRef) -> Result<Snapshot, Error> {
         let waiting = Waiting::begin(&engine, keyspace.id());
         let installer = engine.take_installer().await;
-        let Taken { moment, records, stamp } = match waiting.shared() {
-            Some(taken) => taken,
+        let moment = match waiting.shared() {
+            Some(moment) => moment,
             None => {
                 // Those who begin to wait from here on wait for a later moment.
                 let at = waiting.turn();
-                let taken = Copy::of(&engine, keyspace.id())?.take(&engine, &installer)?;
-                waiting.share(at, &taken);
-                taken
+                let copy = MomentCopy::begin(&engine, [keyspace.id()], |_| ());
+                let moment = copy.finish(&engine, &installer, None);
+                waiting.share(at, &moment);
+                moment
             }
         };
         drop((installer, waiting));
         if engine.log.sync() == Sync::Always {
-            engine.log.make_durable(&io, stamp, || engine.drive.env().now_us()).await?;
+            engine.log.make_durable(&io, moment.stamp, || engine.drive.env().now_us()).await?;
         }
-        Ok(Snapshot { moment, records })
+        Ok(Snapshot::of(&moment, keyspace.id()))
     }
 
-    pub fn segments(&self) -> &[SegmentSnapshot] {
-        &self.moment.segments
+    /// A keyspace of a moment, which has nothing of a keyspace that it did not copy.
+    pub fn of(moment: &Arc<HashedMoment>, keyspace: KeyspaceId) -> Snapshot {
+        let keyspace = moment.keyspaces.get(&keyspace).cloned().unwrap_or_default();
+        Snapshot { moment: moment.clone(), keyspace }
     }
 
-    /// The records of write buffers, which it has no more.
-    pub fn take_records(&mut self) -> Arc<BufferedRecords> {
-        std::mem::take(&mut self.records)
+    /// The number of segments.
+    pub fn segments(&self) -> usize {
+        self.moment.segments.len()
+    }
+
+    /// The validity of the records of the segment in a place.
+    pub fn valid(&self, place: usize) -> &[u64] {
+        &self.moment.segments[place]
+    }
+
+    /// Keys of which write buffers have a later word than the segment in a place.
+    pub fn replaced(&self, place: usize) -> &[Vec<u8>] {
+        self.keyspace.replaced.get(&place).map_or(&[], |keys| keys)
+    }
+
+    /// The records of write buffers.
+    pub fn records(&self) -> Arc<BufferedRecords> {
+        self.keyspace.records.clone()
     }
 
     /// Records up to this stamp were deleted together.
     pub fn deleted_through(&self) -> u64 {
-        self.moment.deleted_through
+        self.keyspace.deleted_through
     }
 
     pub fn now_ms(&self) -> u64 {
@@ -130,97 +200,106 @@ impl Snapshot {
 
     /// An error if the flash that it held was needed: nothing is read by it any more.
     pub fn check(&self) -> Result<(), LayoutError> {
-        if self.moment.pins.is_too_old() { Err(LayoutError::TooOld) } else { Ok(()) }
+        self.moment.check()
     }
 }
 
-#[derive(Clone)]
-struct Taken {
-    moment: Arc<Moment>,
-    records: Arc<BufferedRecords>,
-    /// The last one that it shows.
-    stamp: u64,
-}
-
-/// Copies what write buffers have of a keyspace at a moment.
-struct Copy {
-    keyspace: KeyspaceId,
-    decompressor: Decompressor,
+/// Copies what write buffers have of some keyspaces at a moment.
+pub struct MomentCopy {
     now_ms: u64,
     stamp: u64,
-    deleted_through: u64,
-    records: BufferedRecords,
-    replaced: BTreeMap<u32, Vec<Vec<u8>>>,
+    copies: BTreeMap<KeyspaceId, KeyspaceCopy>,
     large: Vec<Arc<LargeExtents>>,
 }
 
-impl Copy {
-    /// The moment is now.
-    fn of(engine: &HashedEngine, keyspace: KeyspaceId) -> Result<Copy, Error> {
-        let decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+#[derive(Default)]
+struct KeyspaceCopy {
+    deleted_through: u64,
+    records: BufferedRecords,
+    /// Keys by the number of the segment that may have an older record.
+    replaced: BTreeMap<u32, Vec<Vec<u8>>>,
+}
+
+impl MomentCopy {
+    /// The moment is now. The caller has the installer, until the copy is finished. `amid` is told the last stamp that the moment shows, while all
+    /// shards are held.
+    pub fn begin(
+        engine: &HashedEngine,
+        keyspaces: impl IntoIterator<Item = KeyspaceId>,
+        amid: impl FnOnce(u64),
+    ) -> MomentCopy {
+        let keyspaces: Vec<KeyspaceId> = keyspaces.into_iter().collect();
         // Ascending, as everywhere.
         let mut shards: Vec<_> = engine.buffers.shards().iter().map(lock).collect();
-        let (stamp, deleted_through) = (engine.log.stamp_last(), engine.keyspaces.watermark(keyspace));
+        let copy = |id: KeyspaceId| {
+            (id, KeyspaceCopy { deleted_through: engine.keyspaces.watermark(id), ..KeyspaceCopy::default() })
+        };
+        let (stamp, copies) = (engine.log.stamp_last(), keyspaces.into_iter().map(copy).collect());
+        amid(stamp);
         shards.iter_mut().for_each(|shard| shard.begin_moment());
         drop(shards);
-        let (records, replaced, large) = Default::default();
-        Ok(Copy { keyspace, decompressor, now_ms: engine.now_ms(), stamp, deleted_through, records, replaced, large })
+        MomentCopy { now_ms: engine.now_ms(), stamp, copies, large: Vec::new() }
     }
 
-    fn take(&mut self, engine: &HashedEngine, installer: &Installer) -> Result<Taken, Error> {
-        let copied = engine.buffers.shards().iter().try_for_each(|shard| self.copy_shard(engine, &mut lock(shard)));
-        if copied.is_err() {
-            // The others are not to note on.
-            engine.buffers.shards().iter().for_each(|shard| drop(lock(shard).at_moment()));
-        }
-        copied?;
+    /// Copies. The moment may keep so many extents from writers; `None`: the usual part of all.
+    pub fn finish(
+        mut self,
+        engine: &HashedEngine,
+        installer: &Installer,
+        extents_max: Option<u64>,
+    ) -> Arc<HashedMoment> {
+        let shards = engine.buffers.shards().iter();
+        shards.for_each(|shard| self.copy_shard(engine, &mut lock(shard)));
         let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
+        let mut places = HashMap::new();
         for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
             if let Some(segment) = engine.segments.get(state.descriptor.number) {
-                let replaced = self.replaced.remove(&state.descriptor.number).unwrap_or_default();
-                segments.push(SegmentSnapshot { valid: state.valid.to_words(), replaced });
+                places.insert(state.descriptor.number, segments.len());
+                segments.push(state.valid.to_words());
                 self.large.extend(segment.all_large());
                 held.push(segment);
             }
         }
-        let pins = SnapshotPins::new(held, std::mem::take(&mut self.large));
+        let pins = SnapshotPins::new(held, self.large, extents_max);
         engine.segments.snapshots.add(&pins);
-        let (deleted_through, now_ms, geometry) = (self.deleted_through, self.now_ms, engine.geometry);
-        let moment = Arc::new(Moment { segments, deleted_through, now_ms, geometry, pins });
-        Ok(Taken { moment, records: Arc::new(std::mem::take(&mut self.records)), stamp: self.stamp })
+        let of_keyspace = |KeyspaceCopy { deleted_through, records, replaced }: KeyspaceCopy| {
+            let at_place = |(number, keys)| Some((*places.get(&number)?, keys));
+            let replaced = replaced.into_iter().filter_map(at_place).collect();
+            Arc::new(KeyspaceAtMoment { deleted_through, records: Arc::new(records), replaced })
+        };
+        let keyspaces = self.copies.into_iter().map(|(id, copy)| (id, of_keyspace(copy))).collect();
+        let (stamp, now_ms, geometry) = (self.stamp, self.now_ms, engine.geometry);
+        Arc::new(HashedMoment { segments, keyspaces, stamp, now_ms, geometry, pins })
     }
 
-    fn copy_shard(&mut self, engine: &HashedEngine, shard: &mut Shard) -> Result<(), Error> {
-        let places: Vec<_> = shard.at_moment().collect();
+    fn copy_shard(&mut self, engine: &HashedEngine, shard: &mut Shard) {
+        let is_tail_missed = fail_point!(FreezeWithoutTail);
+        let active = shard.active();
+        let places: Vec<_> = shard.at_moment().filter(|(_, place)| !is_tail_missed || place.buffer != active).collect();
         for (hash, place) in places {
             let Place { buffer, place: at } = place;
             // SAFETY: the shard named the place, and no buffer is released as long as the installer is held.
             let record = unsafe { engine.log.record(buffer, at) };
             let header = record.header;
-            if KeyspaceId::of(&header) != self.keyspace {
-                continue;
-            }
+            let Some(copy) = self.copies.get_mut(&KeyspaceId::of(&header)) else { continue };
             let forgets = fail_point!(QueryForgetReplaced);
             if let Some(segment) = engine.candidate(hash).filter(|_| !forgets) {
-                self.replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
+                copy.replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
             }
-            let is_live = header.stamp > self.deleted_through && !header.expiry.has_passed(self.now_ms);
+            let is_live = header.stamp > copy.deleted_through && !header.expiry.has_passed(self.now_ms);
             if header.kind != Kind::Value || !is_live {
                 continue;
             }
             if header.codec == Codec::OutOfLine {
                 let (key, reference) = (record.key.into(), record.stored.into());
                 let record = DeferredRecord { key, raw_bytes: header.raw_bytes, reference };
-                self.records.elsewhere.push((header, record));
+                copy.records.elsewhere.push((header, record));
                 self.large.extend(shard.large(place));
                 continue;
             }
-            let mut value = Vec::new();
-            let inflated = self.decompressor.inflate(&record, &mut value);
-            inflated.map_err(|_| Error::Corrupt(format!("the value of the key {:?}", record.key)))?;
-            self.records.items.push(BufferedItem { key: record.key.to_vec(), header, value });
+            let (key, stored) = (record.key.to_vec(), record.stored.to_vec());
+            copy.records.items.push(BufferedItem { key, header, stored });
         }
-        Ok(())
     }
 }
 
@@ -235,7 +314,7 @@ struct DeskState {
     /// Who waits: since when, and for which keyspace.
     waiting: Vec<(u64, KeyspaceId)>,
     /// The last moment, as long as somebody waits who may share it.
-    last: Option<(u64, KeyspaceId, Taken)>,
+    last: Option<(u64, KeyspaceId, Arc<HashedMoment>)>,
 }
 
 #[cfg(test)]
@@ -271,18 +350,18 @@ impl Waiting {
     }
 
     /// A moment since it waits.
-    fn shared(&self) -> Option<Taken> {
+    fn shared(&self) -> Option<Arc<HashedMoment>> {
         let desk = lock(&self.engine.snapshot_desk.0);
-        let (at, keyspace, taken) = desk.last.as_ref()?;
-        (*at > self.since && *keyspace == self.keyspace).then(|| taken.clone())
+        let (at, keyspace, moment) = desk.last.as_ref()?;
+        (*at > self.since && *keyspace == self.keyspace).then(|| moment.clone())
     }
 
     fn turn(&self) -> u64 {
         lock(&self.engine.snapshot_desk.0).take_turn()
     }
 
-    fn share(&self, at: u64, taken: &Taken) {
-        lock(&self.engine.snapshot_desk.0).last = Some((at, self.keyspace, taken.clone()));
+    fn share(&self, at: u64, moment: &Arc<HashedMoment>) {
+        lock(&self.engine.snapshot_desk.0).last = Some((at, self.keyspace, moment.clone()));
     }
 }
 
@@ -291,7 +370,7 @@ impl Drop for Waiting {
         let mut desk = lock(&self.engine.snapshot_desk.0);
         desk.waiting.retain(|(since, _)| *since != self.since);
         let DeskState { waiting, last, .. } = &mut *desk;
-        let is_wanted = |(at, of, _): &(u64, KeyspaceId, Taken)| waiting.iter().any(|who| who.0 < *at && who.1 == *of);
+        let is_wanted = |(at, of, _): &(u64, KeyspaceId, Arc<HashedMoment>)| waiting.iter().any(|who| who.0 < *at && who.1 == *of);
         let forgotten = last.take_if(|last| !is_wanted(last));
         drop(desk);
         drop(forgotten);

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::media::io::Io;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
@@ -24,15 +23,10 @@ const PART_BYTES: usize = 1 << 20;
 pub struct WalkedRecord {
     pub key: Vec<u8>,
     pub header: Header,
-    stored: StoredValue,
+    /// The value as the record has it: compressed, or the name of extents of its own.
+    stored: Vec<u8>,
 }
 
-enum StoredValue {
-    /// As it was put.
-    Plain(Vec<u8>),
-    /// As the record has it: compressed, or the name of extents of its own.
-    Record(Vec<u8>),
-}
 
 pub struct SnapshotWalk {
     engine: Arc<HashedEngine>,
@@ -54,17 +48,16 @@ struct SegmentWalk {
 }
 
 impl SnapshotWalk {
-    /// Begins with a snapshot of this moment, of keys that begin so.
-    pub async fn begin(
+    /// The records of a snapshot of this keyspace, of keys that begin so.
+    pub fn new(
         engine: Arc<HashedEngine>,
         io: Io,
-        keyspace: KeyspaceRef,
+        keyspace: KeyspaceId,
+        snapshot: Snapshot,
         prefix: &[u8],
-    ) -> Result<SnapshotWalk, Error> {
-        let mut snapshot = Snapshot::take(Arc::clone(&engine), io.clone(), keyspace).await?;
-        let buffered = snapshot.take_records();
-        let (keyspace, prefix) = (keyspace.id(), prefix.to_vec());
-        Ok(SnapshotWalk { engine, io, keyspace, prefix, snapshot, buffered, place: 0, segment: None })
+    ) -> SnapshotWalk {
+        let (buffered, prefix) = (snapshot.records(), prefix.to_vec());
+        SnapshotWalk { engine, io, keyspace, prefix, snapshot, buffered, place: 0, segment: None }
     }
 
     /// Adds the records of the next part; whether there may be more.
@@ -76,17 +69,17 @@ impl SnapshotWalk {
         into.extend(buffered.items.iter().filter(|item| item.key.starts_with(&self.prefix)).map(|item| WalkedRecord {
             key: item.key.clone(),
             header: item.header,
-            stored: StoredValue::Plain(item.value.clone()),
+            stored: item.stored.clone(),
         }));
         into.extend(buffered.elsewhere.iter().filter(|(_, record)| record.key.starts_with(&self.prefix)).map(
             |(header, record)| WalkedRecord {
                 key: record.key.to_vec(),
                 header: *header,
-                stored: StoredValue::Record(record.reference.to_vec()),
+                stored: record.reference.to_vec(),
             },
         ));
         self.snapshot.check()?;
-        if self.place == self.snapshot.segments().len() {
+        if self.place == self.snapshot.segments() {
             return Ok(false);
         }
         let segment = self.snapshot.segment(self.place).ok_or(LayoutError::TooOld)?;
@@ -103,7 +96,7 @@ impl SnapshotWalk {
                 || Error::Corrupt(format!("a record in data page {} of segment {number}", cursor.page().unwrap_or(0)));
             let record = Record::parse(cursor.record()).map_err(|_| damaged())?;
             if self.is_of_it(&record) && !read.replaced.contains(record.key) {
-                let stored = StoredValue::Record(record.stored.to_vec());
+                let stored = record.stored.to_vec();
                 into.push(WalkedRecord { key: record.key.to_vec(), header: record.header, stored });
             }
             cursor.advance(&read.valid).await?;
@@ -122,30 +115,24 @@ impl SnapshotWalk {
     pub async fn read(&self, record: &WalkedRecord) -> Result<Vec<u8>, LayoutError> {
         let WalkedRecord { key, header, stored } = record;
         let damaged = || Error::Corrupt(format!("the value of the key {key:?}"));
-        match stored {
-            StoredValue::Plain(value) => Ok(value.clone()),
-            StoredValue::Record(stored) if header.codec == Codec::OutOfLine => {
-                let reference = Reference::parse(stored).map_err(|_| damaged())?;
-                let (engine, raw_bytes) = (&self.engine, header.raw_bytes);
-                let read = read_value(&self.io, &engine.geometry, engine.store_id, &reference, raw_bytes).await;
-                // Where its extents were not held any more, others may have written there.
-                self.snapshot.check()?;
-                Ok(read?)
-            }
-            StoredValue::Record(stored) => {
-                let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
-                let mut value = Vec::new();
-                let record = Record { header: *header, key, stored };
-                decompressor.inflate(&record, &mut value).map_err(|_| damaged())?;
-                Ok(value)
-            }
+        if header.codec == Codec::OutOfLine {
+            let reference = Reference::parse(stored).map_err(|_| damaged())?;
+            let (engine, raw_bytes) = (&self.engine, header.raw_bytes);
+            let read = read_value(&self.io, &engine.geometry, engine.store_id, &reference, raw_bytes).await;
+            // Where its extents were not held any more, others may have written there.
+            self.snapshot.check()?;
+            return Ok(read?);
         }
+        let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+        let mut value = Vec::new();
+        let record = Record { header: *header, key, stored };
+        decompressor.inflate(&record, &mut value).map_err(|_| damaged())?;
+        Ok(value)
     }
 
     fn begun(&self, segment: &Segment) -> SegmentWalk {
-        let taken = &self.snapshot.segments()[self.place];
-        let valid = Bitmap::of_words(&taken.valid, segment.descriptor.entries);
-        SegmentWalk { valid, replaced: taken.replaced.iter().cloned().collect(), page_next: 0 }
+        let valid = Bitmap::of_words(self.snapshot.valid(self.place), segment.descriptor.entries);
+        SegmentWalk { valid, replaced: self.snapshot.replaced(self.place).iter().cloned().collect(), page_next: 0 }
     }
 
     fn is_of_it(&self, record: &Record<'_>) -> bool {

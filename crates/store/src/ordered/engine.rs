@@ -10,7 +10,6 @@ use super::anchor_checkpoint::{self, AnchorMedia, AnchorRoot, CheckpointKeyspace
 use super::batches::BatchList;
 use super::cache::CacheCounts;
 use super::job::OrderedJob;
-use super::node_lists::NodeLists;
 use super::recover::{LogRecords, RecoverOptions, recover};
 use super::search::SearchLimits;
 use super::session::OrderedSession;
@@ -31,13 +30,11 @@ use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport};
 use tapetum_base::engine::inspection::Inspection;
 use tapetum_base::engine::job::Job;
 use tapetum_base::engine::key_place::KeyPlace;
-use tapetum_base::engine::scan_layout::ScanLayout;
 use tapetum_base::engine::{Engine, ImageMarks, ItemCounts};
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::installer::Installer;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::catalogue::KeyspaceState;
-use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::log::Place;
 use tapetum_base::log::client::LogClient;
@@ -45,7 +42,6 @@ use tapetum_base::manifest::engine_roots::{EngineRoots, ROOT_BYTES_MAX};
 use tapetum_base::manifest::items::FrameItems;
 use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::io::{Io, Task, lock};
-use tapetum_base::request::key_range::KeyRange;
 use tapetum_base::session::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::stats::Stats;
 use tapetum_drive::fail_point;
@@ -450,12 +446,6 @@ impl Engine for OrderedEngine {
         stats.node_cache_dirty_bytes += dirty * PAGE_BYTES;
         stats.node_cache_hits += hits;
         stats.node_cache_misses += misses;
-    }
-
-    fn scan_layout(&self, keyspace: KeyspaceRef, range: &KeyRange) -> Result<Option<Box<dyn ScanLayout>>, Error> {
-        let tree = self.tree(keyspace.id())?;
-        let state = self.make_shared()?.state.clone();
-        Ok(Some(Box::new(NodeLists::new(state, tree, keyspace, range)?)))
     }
 
     fn inspect(&self, inspection: &mut Inspection) -> Result<(), Error> {

@@ -77,9 +77,10 @@ impl OrderedJob {
         }))
     }
 
-    /// A dropped keyspace whose groups may be freed: nothing of it is in flight to flash.
+    /// A dropped keyspace whose groups may be freed: nothing of it is in flight to flash, and no freeze holds any.
     fn dropped(&self) -> Option<KeyspaceId> {
-        self.engine.dropped().into_iter().find(|id| self.engine.forget_pages(*id))
+        let is_free = |id: &KeyspaceId| self.engine.forget_pages(*id) && !self.engine.is_held(*id);
+        self.engine.dropped().into_iter().find(is_free)
     }
 }
 

@@ -7,6 +7,7 @@
 //! data layer:   slots of groups of extents (`slabs`): data nodes of 4 KiB, extensions
 //! write-back:   changed pages become images, stamped, each in a free slot (`write_back`); the last ones of a quiet keyspace are attested
 //!               by a round (`quiet`)
+//! freezes:      the nodes of one moment, and a hold of their slots (`frozen`), taken while nobody changes nodes (`gate`)
 //! sessions:     get, put, remove, scan, split, merge (`session`)
 //! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`); after a clean stop, a checkpoint
 //!               of anchors (`anchor_checkpoint`)
@@ -15,7 +16,7 @@
 //! Each data node holds a range of keys. Its **anchor** is the shortest separator between its smallest key and the keys of the node
 //! before it, so anchors are short where keys are long. The leftmost node's anchor is the empty key.
 //!
-//! Locks, each taken before those behind it: writers of batches → the write-back's turn → the lists of pages → a set of the cache → node table, slots. The log's
+//! Locks, each taken before those behind it: passes of the gate → writers of batches → the write-back's turn → the lists of pages → a set of the cache → node table, slots. The log's
 //! locks come after the write-back's turn, and are taken with none of the others held. None is held across a submission. Pages are taken,
 //! not locked: whoever finds one taken does something else.
 
@@ -24,12 +25,13 @@ pub mod batches;
 pub mod cache;
 pub mod check;
 pub mod engine;
+pub mod frozen;
+pub mod gate;
 pub mod images;
 mod inspect;
 #[cfg(test)]
 mod inspect_tests;
 mod job;
-mod node_lists;
 pub mod node_programs;
 pub mod node_table;
 mod quiet;

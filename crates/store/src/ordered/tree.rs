@@ -1,6 +1,7 @@
 //! The tree of one ordered keyspace, and the state that all trees share.
 
 use super::cache::MirrorCache;
+use super::gate::WriterGate;
 use super::node_programs::NodePrograms;
 use super::node_table::{NodeHome, NodeId};
 use super::search::{AnchorChange, SearchError, SearchLimits, SearchTree};
@@ -112,6 +113,7 @@ pub struct OrderedState {
     pub programs: NodePrograms,
     pub cache: MirrorCache,
     pub write_back: WriteBack,
+    pub gate: Arc<WriterGate>,
     pub limits: OrderedLimits,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
     /// Nodes of dropped keyspaces whose pages somebody has or whose images are in flight.
@@ -132,6 +134,7 @@ impl OrderedState {
             programs,
             cache,
             write_back,
+            gate: Arc::default(),
             limits,
             trees: Mutex::default(),
             pages_left: Mutex::default(),

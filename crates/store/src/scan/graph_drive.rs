@@ -13,11 +13,13 @@
 
 use super::drive_side::{CONCAT, FLASH_DEPTH, part_bytes};
 use super::graph_command::{CommandText, descriptor};
-use super::graph_gather::{GatheredEdges, extend_attached, missed_items};
+use super::graph_gather::{GatheredEdges, extend_attached};
 use super::graph_scan::{GraphOptions, GraphProgress, failure_error, frames_of, slices_of};
-use super::graph_source::{WholeScan, hashed_layout, ordered_layout, whole_scan};
+use super::graph_source::{WholeScan, graph_layout, whole_scan};
+use super::moment::{MomentLayout, moment_io, read_missed};
 use super::query_scan::{QueryError, QueryReport};
-use crate::api::blocking::KeyspaceHandle;
+use crate::api::blocking::{Item, KeyspaceHandle};
+use crate::ordered::frozen::FrozenTree;
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::base::Base;
@@ -31,6 +33,7 @@ use tapetum_drive::{
     Command, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
     PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, Purpose, QueuePair, SourceRange, Status,
 };
+use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::graph::{GraphFailure, GraphStep};
 use tapetum_kernels::scan::Query;
 
@@ -62,6 +65,8 @@ pub(super) struct GraphDrive<'a> {
     gathered: Option<GatheredEdges>,
     /// Holds what the drive reads.
     pub(super) layout: Box<dyn ScanLayout>,
+    /// Of an ordered keyspace, for keys that scans missed.
+    tree: Option<Arc<FrozenTree>>,
     /// Frames of what the host has: of write buffers, and of keys that scans missed.
     buffered: Vec<u8>,
     pub(super) report: &'a mut QueryReport,
@@ -82,8 +87,7 @@ impl<'a> GraphDrive<'a> {
     ) -> Result<GraphDrive<'a>, QueryError> {
         let base = keyspace.store().hashed().base.clone();
         let is_hashed = keyspace.keyspace().kind() == KeyspaceKind::Hashed;
-        let (mut layout, buffered) =
-            if is_hashed { hashed_layout(keyspace, query, report)? } else { (ordered_layout(keyspace)?, Vec::new()) };
+        let (MomentLayout { mut layout, tree, .. }, buffered) = graph_layout(keyspace, query, report)?;
         let program = |(name, version): (&str, u16)| {
             let identity = base.drive.identity();
             let found =
@@ -112,6 +116,7 @@ impl<'a> GraphDrive<'a> {
             flash,
             gathered: None,
             layout,
+            tree,
             buffered,
             report,
             given_before,
@@ -173,10 +178,15 @@ impl<'a> GraphDrive<'a> {
         let (edges, missed) = gathered.map_err(|error| self.query_error(PartError::Query(error)))?;
         self.gathered = Some(edges);
         if !missed.is_empty() {
-            let (mut scanned, mut frames) = (0, std::mem::take(&mut self.buffered));
-            let items = missed_items(&self.handle, missed, &mut scanned)?;
-            frames_of(items, self.query, &mut |more| extend_attached(&mut frames, more))?;
-            (self.buffered, self.report.scanned) = (frames, self.report.scanned + scanned);
+            let mut frames = std::mem::take(&mut self.buffered);
+            let Some(tree) = self.tree.clone() else { return Err(QueryError::Result) };
+            let io = moment_io(&self.handle)?;
+            let reading = read_missed(tree, io.clone(), missed);
+            let items = self.handle.store().hashed().run_beside_maintenance(&io, reading)??;
+            self.report.scanned += items.len() as u64;
+            let item = |(key, value)| Ok((key, Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 }));
+            frames_of(items.into_iter().map(item), self.query, &mut |more| extend_attached(&mut frames, more))?;
+            self.buffered = frames;
         }
         Ok(())
     }

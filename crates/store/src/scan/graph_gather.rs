@@ -15,9 +15,7 @@ use super::graph_command::descriptor;
 use super::graph_drive::{GraphDrive, PartError, no_room};
 use super::graph_scan::GraphProgress;
 use super::query_scan::{QueryError, check_misfits};
-use super::query_task::range_of;
 use super::values::ValueLists;
-use crate::api::blocking::{Item, KeyspaceHandle};
 use std::sync::Arc;
 use tapetum_base::base::Base;
 use tapetum_base::engine::scan_layout::{ListLimits, ScanList};
@@ -265,16 +263,6 @@ impl GraphDrive<'_> {
     fn hear(&self, go_on: GoOn<'_>) -> Result<(), QueryError> {
         if go_on(self.progress()) { Ok(()) } else { Err(QueryError::Cancelled) }
     }
-}
-
-/// The items of keys that were missed, as scans on the host show them; how many there were.
-pub(super) fn missed_items(
-    keyspace: &KeyspaceHandle,
-    missed: Vec<MissedKeys>,
-    scanned: &mut u64,
-) -> Result<impl Iterator<Item = Result<(Vec<u8>, Item), Error>>, QueryError> {
-    let ranges: Vec<_> = missed.into_iter().map(|missed| keyspace.scan(range_of(missed))).collect::<Result<_, _>>()?;
-    Ok(ranges.into_iter().flatten().inspect(|_| *scanned += 1))
 }
 
 /// More frames of the host's than are sent with a command are an error.

@@ -6,10 +6,9 @@
 //! ```
 
 use super::graph_drive::GraphDrive;
+use super::moment::refuse_unreadable;
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits};
 use crate::api::blocking::{Item, KeyspaceHandle};
-use tapetum_base::error::Error;
-use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_kernels::graph::{
     Direction, GRAPH_PARTS_MAX, GraphFailure, GraphPlan, GraphResult, GraphStep, GraphSummary, GraphWork,
     Normalization, SLICE_BYTES, SLICES, Sampling,
@@ -84,7 +83,7 @@ impl KeyspaceHandle {
         side: QuerySide,
         go_on: &mut dyn FnMut(GraphProgress) -> bool,
     ) -> Result<GraphReport, QueryError> {
-        self.store().refuse_forked()?;
+        refuse_unreadable(self)?;
         let are_edges = match edges.output() {
             QueryOutput::Rows { order: None, .. } => {
                 edges.result_types().len() == 2 && edges.result_types().iter().all(|of| of.is_integer())
@@ -119,11 +118,7 @@ impl KeyspaceHandle {
         let mut work = GraphWork::new(options.plan(GraphStep::Compute, 0, edges.policy()));
         let failed = |failure| failure_error(failure, options);
         let mut take = |frames: &[u8]| work.take(frames).map_err(failed);
-        if self.keyspace().kind() == KeyspaceKind::Hashed {
-            frames_of(self.items(), edges, &mut take)?;
-        } else {
-            frames_of(self.scan(crate::KeyRange::default())?, edges, &mut take)?;
-        }
+        frames_of(self.items_of_range(&crate::KeyRange::default())?, edges, &mut take)?;
         let (mut out, mut done) = (Vec::new(), 0);
         work.begin(&mut out).map_err(failed)?;
         while work.slice(&mut out, &mut || false).map_err(failed)? {
@@ -152,7 +147,7 @@ pub(super) fn slices_of(bytes: u64) -> u64 {
 
 /// The frames of a query over items, as a scan at the drive gives them.
 pub(super) fn frames_of(
-    items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>>,
+    items: impl Iterator<Item = Result<(Vec<u8>, Item), QueryError>>,
     query: &Query,
     take: &mut dyn FnMut(&[u8]) -> Result<(), QueryError>,
 ) -> Result<(), QueryError> {

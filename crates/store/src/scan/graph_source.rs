@@ -4,17 +4,20 @@ use super::flight::{FlightPlan, attachment};
 use super::graph_gather::extend_attached;
 use super::graph_scan::frames_of;
 use super::query_scan::{QueryError, QueryReport};
-use super::segment_lists::SegmentLists;
+use super::moment::{MomentLayout, moment_io, refuse_unreadable, take_moment};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::api::session::Application;
-use crate::hashed::snapshot::{BufferedRecords, Snapshot};
+use crate::hashed::large::verify::read_value;
+use crate::hashed::snapshot::BufferedRecords;
+use crate::ordered::frozen::KeySpan;
 use tapetum_base::engine::scan_layout::{ListLimits, ScanLayout};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::Io;
-use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::programs::scan::SCAN_HEAD_BYTES;
-use tapetum_drive::{PipelineStage, Purpose, SourceRange};
+use tapetum_drive::{PipelineStage, SourceRange};
+use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::expiry::Expiry;
+use tapetum_kernels::reference::Reference;
 use tapetum_kernels::scan::Query;
 
 /// The input of a pipeline over all segments.
@@ -32,32 +35,20 @@ impl WholeScan {
     }
 }
 
-/// The segments of a hashed keyspace, and the records of its write buffers as frames.
-pub(super) fn hashed_layout(
+/// The layout of a keyspace at one moment, and what write buffers had of it as frames.
+pub(super) fn graph_layout(
     keyspace: &KeyspaceHandle,
     query: &Query,
     report: &mut QueryReport,
-) -> Result<(Box<dyn ScanLayout>, Vec<u8>), QueryError> {
-    let engine = keyspace.store().hashed().clone();
-    engine.refuse_unservable(keyspace.keyspace())?;
-    let mut snapshot = {
-        let queue = engine.drive.queue_pair(16).map_err(|error| Error::Io(error.to_string()))?;
-        let io = Io::new(queue).of(Purpose::Scan);
-        engine.run_beside_maintenance(&io, Snapshot::take(engine.clone(), io.clone(), keyspace.keyspace()))??
-    };
-    let records = snapshot.take_records();
-    (report.segments, report.buffered) = (snapshot.segments().len() as u64, records.count() as u64);
-    let frames = buffered_frames(keyspace, query, &records)?;
-    Ok((Box::new(SegmentLists::new(snapshot)), frames))
-}
-
-/// The nodes of an ordered keyspace.
-pub(super) fn ordered_layout(keyspace: &KeyspaceHandle) -> Result<Box<dyn ScanLayout>, QueryError> {
-    let (base, of) = (&keyspace.store().hashed().base, keyspace.keyspace());
-    base.refuse_dropped(of)?;
-    let layout = keyspace.store().engine(of.kind()).map(|engine| engine.scan_layout(of, &KeyRange::default()));
-    let layout = layout.transpose()?.flatten();
-    Ok(layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?)
+) -> Result<(MomentLayout, Vec<u8>), QueryError> {
+    refuse_unreadable(keyspace)?;
+    let io = moment_io(keyspace)?;
+    let taking = take_moment(keyspace, KeySpan::default(), io.clone());
+    let part = keyspace.store().hashed().run_beside_maintenance(&io, taking)??;
+    let laid = MomentLayout::of(part, KeySpan::default())?;
+    (report.segments, report.buffered) = (laid.segments as u64, laid.records.count() as u64);
+    let frames = buffered_frames(keyspace, &io, query, &laid.records)?;
+    Ok((laid, frames))
 }
 
 /// The input of one pipeline over all segments; `None` if there are no segments, or more than it takes.
@@ -89,13 +80,24 @@ pub(super) fn whole_scan(
 }
 
 /// The frames of the query over records that write buffers had.
-fn buffered_frames(keyspace: &KeyspaceHandle, query: &Query, records: &BufferedRecords) -> Result<Vec<u8>, QueryError> {
+fn buffered_frames(
+    keyspace: &KeyspaceHandle,
+    io: &Io,
+    query: &Query,
+    records: &BufferedRecords,
+) -> Result<Vec<u8>, QueryError> {
     let mut frames = Vec::new();
+    let engine = keyspace.store().hashed();
+    let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
     let item = |value: Vec<u8>| Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 };
-    let here = records.items.iter().map(|buffered| Ok((buffered.key.clone(), item(buffered.value.clone()))));
-    // Deleted since, if it is gone.
-    let read = |key: &[u8]| keyspace.get(key).map(|found| found.map(|item| (key.to_vec(), item))).transpose();
-    let there = records.elsewhere.iter().filter_map(|(_, record)| read(&record.key));
+    let here = records.items.iter().map(|buffered| Ok((buffered.key.clone(), item(buffered.value(&mut decompressor)?))));
+    // The moment holds them.
+    let there = records.elsewhere.iter().map(|(_, record)| {
+        let damaged = |_| Error::Corrupt("a reference to a large value; `check` says where".into());
+        let reference = Reference::parse(&record.reference).map_err(damaged)?;
+        let reading = read_value(io, &engine.geometry, engine.store_id, &reference, record.raw_bytes);
+        Ok((record.key.to_vec(), item(engine.run_beside_maintenance(io, reading)??)))
+    });
     frames_of(here.chain(there), query, &mut |more| extend_attached(&mut frames, more))?;
     Ok(frames)
 }

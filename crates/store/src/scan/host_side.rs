@@ -2,7 +2,6 @@
 
 use super::query_scan::QueryError;
 use crate::api::blocking::Item;
-use tapetum_base::error::Error;
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Query, QueryResult, QueryRun, RowBatch, RunError};
 
@@ -68,7 +67,7 @@ const GO_ON_ITEMS: usize = 1024;
 
 /// Runs a query over all items, each of which crosses to the host, as long as `go_on` says.
 pub(super) fn run_all(
-    items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>>,
+    items: impl Iterator<Item = Result<(Vec<u8>, Item), QueryError>>,
     query: &Query,
     result: &mut QueryResult,
     rows: &mut dyn RowSink,

@@ -4,6 +4,7 @@ use super::drive_side::ResultOptions;
 use super::host_side;
 use super::query_task::QueryTask;
 use crate::api::blocking::KeyspaceHandle;
+use crate::freeze::FreezeError;
 use std::fmt;
 use tapetum_base::debug_as_text;
 use tapetum_base::error::{Error, KeyspaceError};
@@ -79,8 +80,10 @@ pub enum QueryError {
     ResultTooLarge,
     /// Write buffers have more keys than a command tells the drive of.
     TooManyReplaced,
-    /// Writes during the query needed the flash that it kept.
+    /// The moment that it sees is no longer kept: writes needed the flash, or its freeze ended.
     SnapshotTooOld,
+    /// The freeze that it was to read has ended.
+    Freeze(FreezeError),
     /// The result that the drive gave is inconsistent.
     Result,
     /// A graph's edges are rows of two integers, in no order.
@@ -96,6 +99,15 @@ pub enum QueryError {
 impl From<Error> for QueryError {
     fn from(error: Error) -> QueryError {
         QueryError::Store(error)
+    }
+}
+
+impl From<FreezeError> for QueryError {
+    fn from(error: FreezeError) -> QueryError {
+        match error {
+            FreezeError::Store(error) => QueryError::Store(error),
+            error => QueryError::Freeze(error),
+        }
     }
 }
 
@@ -124,8 +136,9 @@ impl fmt::Display for QueryError {
                 f.write_str("too many keys were written since the last flush to tell the drive of: try again in a moment")
             }
             QueryError::SnapshotTooOld => f.write_str(
-                "the snapshot is too old: while the query ran, so much was written that the space it kept was needed; run it again, or take its rows faster",
+                "the snapshot is too old: so much was written meanwhile that the space it kept was needed, or its freeze has ended; run it again, or take its rows faster",
             ),
+            QueryError::Freeze(error) => error.fmt(f),
             QueryError::Result => f.write_str("what the drive gave does not hold together"),
             QueryError::NotEdges => f.write_str("edges have two columns of integers: the node that each leads from, and that to which it leads"),
             QueryError::GraphTooLarge { memory_bytes } => {
@@ -144,8 +157,7 @@ debug_as_text!(QueryError);
 impl KeyspaceHandle {
     /// Runs a query over the items of this keyspace, and hands out its rows.
     ///
-    /// At the drive, it sees a hashed keyspace at one moment, and of an ordered one each key that is there throughout, once. The host side
-    /// sees them as [`KeyspaceHandle::items`] and [`KeyspaceHandle::scan`] show them.
+    /// It sees the keyspace at one moment, on either side.
     ///
     /// # Errors
     /// Rows that were handed out before hold.
@@ -239,13 +251,8 @@ impl KeyspaceHandle {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<QueryReport, QueryError> {
         let (mut report, mut result) = (QueryReport::of(QuerySide::Host), QueryResult::new(query));
-        match self.keyspace().kind() {
-            KeyspaceKind::Hashed => {
-                check_range(self, range)?;
-                host_side::run_all(self.items(), query, &mut result, rows, go_on)?;
-            }
-            _ => host_side::run_all(self.scan(range.clone())?, query, &mut result, rows, go_on)?,
-        }
+        check_range(self, range)?;
+        host_side::run_all(self.items_of_range(range)?, query, &mut result, rows, go_on)?;
         check_misfits(query, &result)?;
         report.counts = result.finish(rows);
         Ok(report)

@@ -1,9 +1,8 @@
 //! A query at the drive, step by step.
 //!
 //! ```text
-//! hashed:  freeze ─► write buffers, on the host ─► run ──────────────────────────────────────► done
-//! ordered:                                         run ─► keys that were missed, by scans ─► done
-//! one key:  a desk ──────────────────────────────► run ─► as much
+//! freeze ─► write buffers, on the host ─► run ─► keys that were missed, of the same moment ─► done
+//! one key of an ordered keyspace: a desk ─► run ─► the key, as it is, if it was missed ─────► done
 //! ```
 //! A step never waits. Dropping a task gives the query up.
 //!
@@ -11,32 +10,34 @@
 
 use super::drive_side::{DriveRun, PATIENCE_US, ResultOptions, scan_tools};
 use super::host_side::HostRun;
+use super::moment::{MomentLayout, moment_io, node_of_key, read_missed, refuse_unreadable, take_moment};
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
-use super::segment_lists::SegmentLists;
 use crate::api::blocking::KeyspaceHandle;
 use crate::api::session::Session;
-use crate::hashed::snapshot::Snapshot;
+use crate::freeze::FrozenPart;
+use crate::ordered::frozen::{FrozenTree, KeySpan};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
-use tapetum_base::engine::scan_layout::ScanLayout;
+use tapetum_base::engine::scan_layout::{LayoutError, ScanLayout};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, lock, poll_once};
 use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart};
-use tapetum_drive::{OfProcess, Purpose};
+use tapetum_drive::OfProcess;
+use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::ordered::NODE_KEY_BYTES_MAX;
 use tapetum_kernels::scan::result::{MissedKeys, RowSink};
 use tapetum_kernels::scan::{Query, QueryResult, ScanCounts};
 
 /// Items of a part of a scan, at most.
 const PART_ITEMS: usize = 1024;
-/// Depth of the queue pair that is used to freeze a keyspace.
-const FREEZE_DEPTH: u32 = 16;
 
 /// See the [module](self).
 pub struct QueryTask {
     keyspace: KeyspaceHandle,
     query: Query,
+    span: KeySpan,
     results: ResultOptions,
     /// Only records that were found are shown, not aggregates of none.
     shows_found: bool,
@@ -47,14 +48,16 @@ pub struct QueryTask {
 }
 
 enum TaskStage {
-    Freezes(Io, Task<Result<Snapshot, Error>>),
+    Freezes(Io, Task<Result<FrozenPart, Error>>),
     /// Waits for a desk, since then.
     Queues(Option<Box<dyn ScanLayout>>, u64),
-    Runs(Box<DriveRun>),
+    /// With the tree of its moment, if that is held.
+    Runs(Box<DriveRun>, Option<Arc<FrozenTree>>),
+    Reads(Io, Task<Result<Vec<(Vec<u8>, Vec<u8>)>, LayoutError>>),
     Scans(Box<MissedScan>),
 }
 
-/// Keys that were missed, read by scans.
+/// A key that was missed, read as it is.
 struct MissedScan {
     session: Session,
     /// The first is on its way, if one is.
@@ -69,35 +72,26 @@ impl QueryTask {
         results: ResultOptions,
         range: &KeyRange,
     ) -> Result<QueryTask, QueryError> {
-        keyspace.store().refuse_forked()?;
+        refuse_unreadable(keyspace)?;
         check_range(keyspace, range)?;
         let results = ResultOptions { is_of_key: range.is_of_key(), application: keyspace.application(), ..results };
-        let (engine, of) = (keyspace.store().hashed().clone(), keyspace.keyspace());
-        let stage = match of.kind() {
-            KeyspaceKind::Hashed => {
-                engine.refuse_unservable(of)?;
-                let queue = engine.drive.queue_pair(FREEZE_DEPTH).map_err(|error| Error::Io(error.to_string()))?;
-                let io = Io::new(queue).of(Purpose::Scan);
-                TaskStage::Freezes(io.clone(), Box::pin(Snapshot::take(engine, io, of)))
+        let span = KeySpan::of(range)?;
+        let is_ordered = keyspace.keyspace().kind() == KeyspaceKind::Ordered;
+        let stage = match results.is_of_key && is_ordered {
+            true => {
+                let layout = MomentLayout::of(FrozenPart::Ordered(node_of_key(keyspace, &span)?), span.clone())?.layout;
+                TaskStage::Queues(Some(layout), keyspace.store().drive().env().now_us())
             }
-            kind => {
-                engine.base.refuse_dropped(of)?;
-                let other = keyspace.store().engine(kind).map(|engine| engine.scan_layout(of, range));
-                let layout = other.transpose()?.flatten();
-                let layout = layout.ok_or_else(|| Error::Io("the store has no engine for this keyspace".into()))?;
-                if results.is_of_key {
-                    TaskStage::Queues(Some(layout), engine.drive.env().now_us())
-                } else {
-                    let tools = scan_tools(&engine.drive)?;
-                    TaskStage::Runs(Box::new(DriveRun::new(&engine.base, of.id(), query, layout, results, tools)?))
-                }
+            false => {
+                let io = moment_io(keyspace)?;
+                TaskStage::Freezes(io.clone(), take_moment(keyspace, span.clone(), io))
             }
         };
         let side = if results.is_row_by_row { QuerySide::DriveByRecord } else { QuerySide::Drive };
         let stage = OfProcess::new(stage);
         let (result, report) = (Some(QueryResult::new(query)), QueryReport::of(side));
         let (keyspace, query) = (keyspace.clone(), query.clone());
-        Ok(QueryTask { keyspace, query, results, shows_found: false, stage, result, report })
+        Ok(QueryTask { keyspace, query, span, results, shows_found: false, stage, result, report })
     }
 
     /// Shows no rows, not even those of groups, where there is no record.
@@ -118,14 +112,16 @@ impl QueryTask {
         match &mut *self.stage {
             TaskStage::Freezes(io, task) => {
                 io.pump();
-                let Some(snapshot) = poll_once(task) else {
+                let Some(part) = poll_once(task) else {
                     let engine = self.keyspace.store().hashed();
                     let is_gone = lock(&engine.installer).is_none() && io.in_flight() == 0;
                     engine.log.poisoned().or_else(|error| if is_gone { Err(error) } else { Ok(()) })?;
                     return Ok(None);
                 };
-                let run = frozen(&self.keyspace, &self.query, self.results, snapshot?, result, rows, &mut self.report)?;
-                *self.stage = TaskStage::Runs(Box::new(run));
+                let laid = MomentLayout::of(part?, self.span.clone())?;
+                let tree = laid.tree.clone();
+                let run = frozen(&self.keyspace, &self.query, self.results, laid, result, rows, &mut self.report)?;
+                *self.stage = TaskStage::Runs(Box::new(run), tree);
                 Ok(None)
             }
             TaskStage::Queues(layout, since_us) => {
@@ -137,11 +133,11 @@ impl QueryTask {
                 };
                 let Some(layout) = layout.take() else { unreachable!("it is taken once") };
                 let run = DriveRun::new(base, self.keyspace.id(), &self.query, layout, self.results, tools)?;
-                *self.stage = TaskStage::Runs(Box::new(run));
+                *self.stage = TaskStage::Runs(Box::new(run), None);
                 // At once: with nothing on its way a wait would be one for memory.
                 self.step(rows)
             }
-            TaskStage::Runs(run) => {
+            TaskStage::Runs(run, tree) => {
                 if !run.step(result, rows, &mut self.report)? {
                     return Ok(None);
                 }
@@ -152,10 +148,29 @@ impl QueryTask {
                 if self.keyspace.keyspace().kind() == KeyspaceKind::Hashed {
                     return Err(QueryError::Result);
                 }
+                if let Some(tree) = tree.take() {
+                    let io = moment_io(&self.keyspace)?;
+                    *self.stage = TaskStage::Reads(io.clone(), Box::pin(read_missed(tree, io, missed)));
+                    return Ok(None);
+                }
                 let ranges = missed.into_iter().map(range_of).collect();
                 let session = self.keyspace.store().session()?;
                 *self.stage = TaskStage::Scans(Box::new(MissedScan { session, ranges, is_asked: false }));
                 Ok(None)
+            }
+            TaskStage::Reads(io, task) => {
+                io.pump();
+                let Some(items) = poll_once(task) else { return Ok(None) };
+                let mut host = HostRun::new(&self.query, result, rows);
+                for (key, value) in items? {
+                    self.report.scanned += 1;
+                    self.report.returned_bytes += (key.len() + value.len()) as u64;
+                    if !host.push(&key, &value)? {
+                        break;
+                    }
+                }
+                host.finish()?;
+                self.finish(rows).map(Some)
             }
             TaskStage::Scans(scan) => {
                 let Some(part) = scan.step(&self.keyspace)? else { return Ok(None) };
@@ -186,7 +201,8 @@ impl QueryTask {
             // Nothing tells that the installer is free: others go first until it is.
             TaskStage::Freezes(..) => std::thread::yield_now(),
             TaskStage::Queues(..) => self.keyspace.store().key_desks().wait(),
-            TaskStage::Runs(run) => run.wait(),
+            TaskStage::Reads(io, _) => io.wait(Duration::from_millis(10)),
+            TaskStage::Runs(run, _) => run.wait(),
             TaskStage::Scans(scan) => scan.session.wait(Some(Duration::from_millis(10))),
         }
     }
@@ -218,21 +234,21 @@ fn frozen(
     keyspace: &KeyspaceHandle,
     query: &Query,
     results: ResultOptions,
-    mut snapshot: Snapshot,
+    MomentLayout { records, layout, segments, .. }: MomentLayout,
     result: &mut QueryResult,
     rows: &mut dyn RowSink,
     report: &mut QueryReport,
 ) -> Result<DriveRun, QueryError> {
-    let records = snapshot.take_records();
-    (report.segments, report.buffered) = (snapshot.segments().len() as u64, records.count() as u64);
+    (report.segments, report.buffered) = (segments as u64, records.count() as u64);
     let mut host = HostRun::new(query, result, rows);
+    let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
     for item in &records.items {
-        if !host.push(&item.key, &item.value)? {
+        if !host.push(&item.key, &item.value(&mut decompressor)?)? {
             break;
         }
     }
     host.finish()?;
-    let (base, layout) = (&keyspace.store().hashed().base, Box::new(SegmentLists::new(snapshot)));
+    let base = keyspace.store().base();
     let tools = scan_tools(&base.drive)?;
     let mut run = DriveRun::new(base, keyspace.id(), query, layout, results, tools)?;
     run.add_values(records.elsewhere.iter().map(|(_, record)| record.clone()).collect());

@@ -31,7 +31,7 @@ pub(super) struct SegmentLists {
 impl SegmentLists {
     pub fn new(snapshot: Snapshot) -> SegmentLists {
         let from = SegmentPlace { page: 0, entry_first: 0, entry_next: 0 };
-        let pending = (0..snapshot.segments().len()).map(|place| SegmentPiece { place, from }).collect();
+        let pending = (0..snapshot.segments()).map(|place| SegmentPiece { place, from }).collect();
         SegmentLists { snapshot, pending, listed: BTreeMap::new(), id_next: 0 }
     }
 
@@ -39,7 +39,7 @@ impl SegmentLists {
     fn encoded(&self, SegmentPiece { place, from }: SegmentPiece, segment: &Segment) -> PieceOfSegment {
         let entry_first = from.entry_first & !63;
         let entry_count = segment.descriptor.entries.saturating_sub(entry_first);
-        let mut valid = self.snapshot.segments()[place].valid[entry_first as usize / 64..].to_vec();
+        let mut valid = self.snapshot.valid(place)[entry_first as usize / 64..].to_vec();
         // Clears the records that were shown.
         for passed in from.entry_first & !63..from.entry_next {
             valid[(passed - entry_first) as usize / 64] &= !(1 << (passed % 64));
@@ -59,7 +59,7 @@ impl SegmentLists {
     /// The rest of a piece behind the place where a run stopped.
     fn rest(&self, piece: SegmentPiece, place: &[u8]) -> Result<SegmentPiece, LayoutError> {
         let from = SegmentPlace::decode(place).ok_or(LayoutError::Place)?;
-        let words = self.snapshot.segments()[piece.place].valid.len() as u64;
+        let words = self.snapshot.valid(piece.place).len() as u64;
         let is_inside = from.page >= piece.from.page && u64::from(from.entry_next) <= 64 * words;
         if is_inside { Ok(SegmentPiece { from, ..piece }) } else { Err(LayoutError::Place) }
     }
@@ -80,7 +80,7 @@ impl ScanLayout for SegmentLists {
             let segment = self.snapshot.segment(piece.place).ok_or(LayoutError::TooOld)?;
             let (before, ranges) = (list.pieces.len(), ranges(&segment, piece.from.page));
             self.encoded(piece, &segment).encode(&mut list.pieces);
-            let replaced = &self.snapshot.segments()[piece.place].replaced;
+            let replaced = self.snapshot.replaced(piece.place);
             replaced_bytes += replaced.iter().map(|key| 2 + key.len()).sum::<usize>();
             let has_room = list.ranges.len() + ranges.len() <= limits.ranges
                 && list.pieces.len() + replaced_bytes <= limits.attachment_bytes;

@@ -1,55 +1,145 @@
-//! The items of a hashed keyspace as they were at one moment.
+//! The items of a keyspace as they were at one moment.
 //!
-//! A part is in memory at a time; the first one has the records of the write buffers. Writes, flush and collector go on meanwhile; what they replace stays on flash until it has been shown, as far
-//! as there is room for both.
+//! A part is in memory at a time; of a hashed keyspace the first one has the records of the write buffers. Writes, flush and collector go on
+//! meanwhile; what they replace stays on flash until it has been shown, as far as there is room for both.
 
-use super::QueryError;
+use super::moment::{moment_io, refuse_unreadable, take_moment};
+use super::query_scan::{QueryError, check_range};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::api::key_listing::ListedKey;
+use crate::freeze::FrozenPart;
 use crate::hashed::snapshot_walk::{SnapshotWalk, WalkedRecord};
+use crate::ordered::frozen::KeySpan;
+use crate::ordered::frozen::scan::{FrozenRecord, FrozenScan};
 use std::collections::VecDeque;
-use tapetum_base::error::Error;
+use tapetum_base::engine::scan_layout::LayoutError;
+use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::Io;
-use tapetum_drive::Purpose;
+use tapetum_base::request::key_range::{KeyBound, KeyRange};
+use tapetum_kernels::record::Header;
 
-/// Commands on their way at once.
-const DEPTH: u32 = 64;
-
-/// See the [module](self). Each item comes once, in no order that means anything.
+/// See the [module](self). Each item comes once: in the order of the keys, or against it, from an ordered keyspace; in no order that means anything from
+/// a hashed one.
 ///
 /// # Errors
-/// [`QueryError::SnapshotTooOld`], if so much is written meanwhile that the space is needed that the moment keeps. An error ends it.
+/// [`QueryError::SnapshotTooOld`], if so much is written meanwhile that the space is needed that the moment keeps, or its freeze ends. An error ends
+/// it.
 pub struct SnapshotItems {
     keyspace: KeyspaceHandle,
     io: Io,
-    walk: SnapshotWalk,
-    found: VecDeque<WalkedRecord>,
+    walk: Walk,
+    found: VecDeque<FoundRecord>,
     has_more: bool,
 }
 
-impl KeyspaceHandle {
-    /// The items of this keyspace, which is hashed, whose keys begin with `prefix`, as they are now.
-    pub fn snapshot_items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
-        self.store().refuse_forked()?;
-        let engine = self.store().hashed();
-        engine.refuse_unservable(self.keyspace())?;
-        let queue = engine.drive.queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
-        let io = Io::new(queue).of(Purpose::Scan);
-        let begun = SnapshotWalk::begin(engine.clone(), io.clone(), self.keyspace(), prefix);
-        let walk = engine.run_beside_maintenance(&io, begun)??;
-        Ok(SnapshotItems { keyspace: self.clone(), io, walk, found: VecDeque::new(), has_more: true })
+enum Walk {
+    Hashed(Box<SnapshotWalk>),
+    Ordered(Box<FrozenScan>),
+    /// Nobody had written to the keyspace.
+    Nothing,
+}
+
+enum FoundRecord {
+    Hashed(WalkedRecord),
+    Ordered(FrozenRecord),
+}
+
+impl FoundRecord {
+    fn into_key(self) -> (Vec<u8>, Header) {
+        match self {
+            FoundRecord::Hashed(WalkedRecord { key, header, .. }) => (key, header),
+            FoundRecord::Ordered(FrozenRecord { key, header, .. }) => (key, header),
+        }
     }
 }
 
+impl Walk {
+    async fn step(&mut self, into: &mut VecDeque<FoundRecord>) -> Result<bool, LayoutError> {
+        match self {
+            Walk::Hashed(walk) => {
+                let mut found = Vec::new();
+                let has_more = walk.step(&mut found).await?;
+                into.extend(found.into_iter().map(FoundRecord::Hashed));
+                Ok(has_more)
+            }
+            Walk::Ordered(scan) => {
+                let mut found = Vec::new();
+                let has_more = scan.step(&mut found).await?;
+                into.extend(found.into_iter().map(FoundRecord::Ordered));
+                Ok(has_more)
+            }
+            Walk::Nothing => Ok(false),
+        }
+    }
+
+    async fn read(&self, record: &FoundRecord) -> Result<Vec<u8>, LayoutError> {
+        match (self, record) {
+            (Walk::Hashed(walk), FoundRecord::Hashed(record)) => walk.read(record).await,
+            (Walk::Ordered(scan), FoundRecord::Ordered(record)) => scan.read(record).await,
+            _ => unreachable!("a record is of its walk"),
+        }
+    }
+}
+
+impl KeyspaceHandle {
+    /// The items of this keyspace whose keys begin with `prefix`, as they are now.
+    pub fn snapshot_items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
+        match self.keyspace().kind() {
+            KeyspaceKind::Hashed => SnapshotItems::begin(self, prefix, &KeyRange::default()),
+            _ => SnapshotItems::begin(self, b"", &range_of_prefix(prefix)),
+        }
+    }
+
+    /// The items of a range of an ordered keyspace's keys, as they are now.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unordered`] if it is a hashed one, whose keys have no order.
+    pub fn scan(&self, range: KeyRange) -> Result<SnapshotItems, QueryError> {
+        if self.keyspace().kind() != KeyspaceKind::Ordered {
+            return Err(Error::Keyspace(KeyspaceError::Unordered).into());
+        }
+        SnapshotItems::begin(self, b"", &range)
+    }
+
+    /// The items of a range, which has all keys of a hashed keyspace.
+    pub(super) fn items_of_range(&self, range: &KeyRange) -> Result<SnapshotItems, QueryError> {
+        check_range(self, range)?;
+        SnapshotItems::begin(self, b"", range)
+    }
+}
+
+/// The range of keys that begin so.
+fn range_of_prefix(prefix: &[u8]) -> KeyRange {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX);
+    let behind = last.map(|last| [&prefix[..last], &[prefix[last] + 1]].concat());
+    let from = if prefix.is_empty() { KeyBound::Unbounded } else { KeyBound::Included(prefix.to_vec()) };
+    KeyRange { from, to: behind.map_or(KeyBound::Unbounded, KeyBound::Excluded), is_reverse: false }
+}
+
 impl SnapshotItems {
+    fn begin(keyspace: &KeyspaceHandle, prefix: &[u8], range: &KeyRange) -> Result<SnapshotItems, QueryError> {
+        refuse_unreadable(keyspace)?;
+        let engine = keyspace.store().hashed();
+        let (io, span) = (moment_io(keyspace)?, KeySpan::of(range)?);
+        let part = engine.run_beside_maintenance(&io, take_moment(keyspace, span, io.clone()))??;
+        let walk = match part {
+            FrozenPart::Hashed(snapshot) => {
+                let walk = SnapshotWalk::new(engine.clone(), io.clone(), keyspace.id(), snapshot, prefix);
+                Walk::Hashed(Box::new(walk))
+            }
+            FrozenPart::Ordered(Some(tree)) => Walk::Ordered(Box::new(FrozenScan::new(tree, io.clone(), range)?)),
+            FrozenPart::Ordered(None) => Walk::Nothing,
+        };
+        Ok(SnapshotItems { keyspace: keyspace.clone(), io, walk, found: VecDeque::new(), has_more: true })
+    }
+
     /// The next key, and what is known of its item without reading its value.
     pub fn next_key(&mut self) -> Result<Option<ListedKey>, QueryError> {
-        Ok(self.next_record()?.map(|WalkedRecord { key, header, .. }| ListedKey {
-            key,
-            value_bytes: header.raw_bytes.into(),
-            flags: header.flags,
-            expiry: header.expiry,
-            stamp: header.stamp,
+        Ok(self.next_record()?.map(|record| {
+            let (key, header) = record.into_key();
+            let Header { raw_bytes, flags, expiry, stamp, .. } = header;
+            ListedKey { key, value_bytes: raw_bytes.into(), flags, expiry, stamp }
         }))
     }
 
@@ -57,11 +147,11 @@ impl SnapshotItems {
         let Some(record) = self.next_record()? else { return Ok(None) };
         let engine = self.keyspace.store().hashed();
         let value = engine.run_beside_maintenance(&self.io, self.walk.read(&record))??;
-        let WalkedRecord { key, header, .. } = record;
-        Ok(Some((key, Item { value, flags: header.flags, expiry: header.expiry, stamp: header.stamp })))
+        let (key, Header { flags, expiry, stamp, .. }) = record.into_key();
+        Ok(Some((key, Item { value, flags, expiry, stamp })))
     }
 
-    fn next_record(&mut self) -> Result<Option<WalkedRecord>, QueryError> {
+    fn next_record(&mut self) -> Result<Option<FoundRecord>, QueryError> {
         while self.needs_part() {
             self.read_part()?;
         }
@@ -75,14 +165,13 @@ impl SnapshotItems {
 
     /// Looks for items in the next part, a MiB or so of flash. For callers that have something else to look at; the others need not call it.
     pub fn read_part(&mut self) -> Result<(), QueryError> {
-        let (store, engine) = (self.keyspace.store(), self.keyspace.store().hashed());
-        store.refuse_forked()?;
-        engine.refuse_unservable(self.keyspace.keyspace())?;
         // An error ends it.
         self.has_more = false;
-        let mut found = Vec::new();
+        refuse_unreadable(&self.keyspace)?;
+        let engine = self.keyspace.store().hashed();
+        let mut found = std::mem::take(&mut self.found);
         self.has_more = engine.run_beside_maintenance(&self.io, self.walk.step(&mut found))??;
-        self.found.extend(found);
+        self.found = found;
         Ok(())
     }
 }
@@ -91,6 +180,10 @@ impl Iterator for SnapshotItems {
     type Item = Result<(Vec<u8>, Item), QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_item().transpose()
+        let next = self.next_item();
+        if next.is_err() {
+            (self.has_more, self.found) = (false, VecDeque::new());
+        }
+        next.transpose()
     }
 }

@@ -4,7 +4,7 @@ use super::common::folder::Folder;
 use super::*;
 use std::cell::Cell;
 use std::rc::Rc;
-use tapetum::{KeyRange, KeyspaceKind, Options};
+use tapetum::{KeyRange, KeyspaceKind, Options, QueryError};
 
 /// How long a child may take before it counts as hanging.
 const CHILD_SECONDS: u32 = 60;
@@ -45,8 +45,8 @@ fn wrong_in_child(checks: Vec<Check>) -> Vec<&'static str> {
     names.into_iter().filter(|name| !right.contains(name)).collect()
 }
 
-fn is_forked<T>(result: Result<T, Error>) -> bool {
-    result.err() == Some(Error::Forked)
+fn is_forked<T>(result: Result<T, impl Into<QueryError>>) -> bool {
+    result.err().map(Into::into) == Some(QueryError::Store(Error::Forked))
 }
 
 fn check(name: &'static str, right: impl FnOnce() -> bool + 'static) -> Check {

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use tapetum::{KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind};
+use tapetum::{KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind, QueryError};
 use tapetum_drive::SplitMix64;
 
 const KEYS: u64 = 600;
@@ -150,7 +150,7 @@ fn a_scan_shows_a_range_in_order_either_way_and_while_its_nodes_split() {
     shown.dedup();
     assert!(matches!(
         store.keyspace("default").unwrap().scan(KeyRange::default()),
-        Err(Error::Keyspace(KeyspaceError::Unordered))
+        Err(QueryError::Store(Error::Keyspace(KeyspaceError::Unordered)))
     ));
 }
 

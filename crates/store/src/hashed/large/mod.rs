@@ -19,7 +19,7 @@ pub mod pieces;
 pub mod verify;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
 use tapetum_base::media::extents::{ExtentOwner, Extents};
@@ -119,7 +119,7 @@ impl LargeSpace {
 
     /// The owner of runs that were allocated or claimed.
     pub fn own(&self, runs: Vec<Run>) -> LargeExtents {
-        let extents = LargeExtents { runs, space: self.clone() };
+        let extents = LargeExtents { runs, pins: AtomicUsize::new(0), space: self.clone() };
         self.levels.values.fetch_add(1, Ordering::Relaxed);
         self.levels.extents.fetch_add(extents.count(), Ordering::Relaxed);
         extents
@@ -129,6 +129,8 @@ impl LargeSpace {
 /// The extents of one large value; free when this is dropped.
 pub struct LargeExtents {
     runs: Vec<Run>,
+    /// The number of snapshots that hold it.
+    pub pins: AtomicUsize,
     space: LargeSpace,
 }
 

@@ -10,7 +10,7 @@
 //! Threads: the holder of the installer opens and retires, anyone looks, without a lock. Lock order: retired → extents.
 
 use super::segment_names::SegmentNames;
-use super::snapshot_pins::SnapshotList;
+use super::snapshot_pins::{SnapshotList, SnapshotPins};
 use super::unreadable::Unreadable;
 use super::view::Segment;
 use crate::hashed::key_tables::KeyTables;
@@ -119,6 +119,11 @@ impl SegmentTable {
     pub fn extents_going(&self) -> u64 {
         let of = |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
         lock(&self.retired).iter().map(of).sum()
+    }
+
+    /// Extents that snapshots alone keep, of those that these pins hold.
+    pub fn pinned(&self, pins: &SnapshotPins) -> u64 {
+        pins.pinned(&lock(&self.retired))
     }
 
     /// Frees the extents of retired segments that nobody reads any more; whether there were any.

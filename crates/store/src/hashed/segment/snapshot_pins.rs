@@ -1,14 +1,16 @@
 //! The flash that a snapshot holds of a hashed keyspace, and how much of it the snapshot may keep from writers.
 //!
 //! Segments and large values that a snapshot holds stay where they are, also when nothing else names them any more: such flash is *pinned*.
-//! 1. A snapshot pins a limited number of extents, and none while the free extents are not enough for a segment. One that pins more is given up: it
-//!    holds nothing from then on, and its readers get the error that it is too old.
+//! 1. A snapshot pins a limited number of extents: an eighth of all, or as many as its owner said. While the free extents are not enough for a
+//!    segment, the oldest one that pins any gives them. One that is given up holds nothing from then on, and its readers get the error that it is too
+//!    old.
 //! 2. A reader holds the segments that it reads from itself, meanwhile.
 //!
 //! Threads: any. Lock order: retired segments → pins.
 
 use super::view::Segment;
 use crate::hashed::large::LargeExtents;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::lock;
@@ -20,20 +22,48 @@ const PINNED_PART: u64 = 8;
 struct PinnedFlash {
     /// By place; `None`: released.
     segments: Vec<Option<Arc<Segment>>>,
-    large: Vec<Arc<LargeExtents>>,
+    large: Vec<PinnedLarge>,
     is_too_old: bool,
+}
+
+/// A large value's extents, which know how many snapshots have them.
+struct PinnedLarge(Arc<LargeExtents>);
+
+impl PinnedLarge {
+    fn new(extents: Arc<LargeExtents>) -> PinnedLarge {
+        extents.pins.fetch_add(1, Ordering::Relaxed);
+        PinnedLarge(extents)
+    }
+
+    /// Whether snapshots alone have them.
+    fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) <= self.0.pins.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for PinnedLarge {
+    fn drop(&mut self) {
+        self.0.pins.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// See the [module](self).
 #[derive(Default)]
 pub struct SnapshotPins {
     held: Mutex<PinnedFlash>,
+    /// Extents that it may keep from writers; `None`: the usual part of all.
+    extents_max: Option<u64>,
 }
 
 impl SnapshotPins {
-    pub fn new(segments: Vec<Arc<Segment>>, large: Vec<Arc<LargeExtents>>) -> Arc<SnapshotPins> {
+    pub fn new(
+        segments: Vec<Arc<Segment>>,
+        large: Vec<Arc<LargeExtents>>,
+        extents_max: Option<u64>,
+    ) -> Arc<SnapshotPins> {
         let segments = segments.into_iter().map(Some).collect();
-        Arc::new(SnapshotPins { held: Mutex::new(PinnedFlash { segments, large, is_too_old: false }) })
+        let large = large.into_iter().map(PinnedLarge::new).collect();
+        Arc::new(SnapshotPins { held: Mutex::new(PinnedFlash { segments, large, is_too_old: false }), extents_max })
     }
 
     /// The segment in a place; `None`: the snapshot is too old, or released it.
@@ -50,16 +80,16 @@ impl SnapshotPins {
         lock(&self.held).is_too_old
     }
 
-    /// Extents that only the snapshot keeps: of these retired segments, and of large values.
-    fn pinned(&self, retired: &[Arc<Segment>]) -> u64 {
+    /// Extents that snapshots alone keep, of those that this one holds: of these retired segments, and of large values.
+    pub fn pinned(&self, retired: &[Arc<Segment>]) -> u64 {
         let held = lock(&self.held);
         let is_held = |segment: &&Arc<Segment>| held.segments.iter().flatten().any(|own| Arc::ptr_eq(own, segment));
         let of_segments = retired.iter().filter(is_held).map(|segment| u64::from(segment.descriptor.extent_count()));
-        let alone = held.large.iter().filter(|extents| Arc::strong_count(extents) == 1);
-        of_segments.sum::<u64>() + alone.map(|extents| extents.count()).sum::<u64>()
+        let alone = held.large.iter().filter(|large| large.is_alone());
+        of_segments.sum::<u64>() + alone.map(|large| large.0.count()).sum::<u64>()
     }
 
-    fn give_up(&self) {
+    pub fn give_up(&self) {
         let gone =
             std::mem::replace(&mut *lock(&self.held), PinnedFlash { is_too_old: true, ..PinnedFlash::default() });
         drop(gone);
@@ -76,19 +106,18 @@ impl SnapshotList {
         lock(&self.pins).push(Arc::downgrade(pins));
     }
 
-    /// Gives up snapshots that pin too many of these extents.
+    /// Gives up snapshots that pin too many of these extents. The oldest come first.
     pub fn give_up_old(&self, retired: &[Arc<Segment>], extents: &Mutex<Extents>) {
         if lock(&self.pins).is_empty() {
             return;
         }
-        let pinned_max = {
+        let (is_short, usual_max) = {
             let extents = lock(extents);
             let segment_extents = retired.first().map_or(0, |segment| {
                 let geometry = segment.geometry();
                 geometry.segment_bytes / geometry.extent_bytes
             });
-            let is_short = u64::from(extents.free_count()) < segment_extents;
-            if is_short { 0 } else { u64::from(extents.count()) / PINNED_PART }
+            (u64::from(extents.free_count()) < segment_extents, u64::from(extents.count()) / PINNED_PART)
         };
         let mut snapshots = Vec::new();
         lock(&self.pins).retain(|pins| match pins.upgrade() {
@@ -99,8 +128,13 @@ impl SnapshotList {
             None => false,
         });
         for pins in snapshots {
-            if pins.pinned(retired) > pinned_max {
+            let pinned = pins.pinned(retired);
+            let gives_room = is_short && pinned > 0;
+            if gives_room || pinned > pins.extents_max.unwrap_or(usual_max) {
                 pins.give_up();
+            }
+            if gives_room {
+                break;
             }
         }
     }

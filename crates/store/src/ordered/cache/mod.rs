@@ -101,6 +101,16 @@ pub enum PageLook {
     Gone,
 }
 
+/// See [`MirrorCache::clean_home`].
+pub enum CleanHome {
+    /// The node is what its image here is.
+    Image(NodeHome),
+    /// The node's page differs from its image.
+    Changed,
+    /// The node has no page and no image, or does not exist, or belongs to another keyspace.
+    None,
+}
+
 /// The result of installing a page that was read. Each variant returns a buffer.
 pub enum Installed {
     /// The page is in the cache. The buffer is a replacement for it.
@@ -325,6 +335,16 @@ impl MirrorCache {
     pub fn is_current(&self, node: NodeId, home: NodeHome) -> bool {
         let set = lock(self.set(node));
         set.find(node).is_none() && self.table.home(node) == Some(home)
+    }
+
+    /// The home of a node of this keyspace, unless its page differs from the image there.
+    pub fn clean_home(&self, node: NodeId, keyspace: u16) -> CleanHome {
+        let set = lock(self.set(node));
+        match set.find(node).map(|at| &set.places[at].meta) {
+            Some(meta) if meta.keyspace != keyspace => CleanHome::None,
+            Some(meta) if !meta.is_clean() => CleanHome::Changed,
+            _ => self.table.home(node).map_or(CleanHome::None, CleanHome::Image),
+        }
     }
 
     /// Whether a page that was read from this home can be installed now, or need not be installed any more.

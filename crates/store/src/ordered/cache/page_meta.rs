@@ -102,6 +102,11 @@ impl PageMeta {
         !self.is_dirty && !self.is_being_written()
     }
 
+    /// Whether the page is of this keyspace, and equals the image in this slot.
+    pub fn is_image(&self, keyspace: u16, slot: u32) -> bool {
+        self.keyspace == keyspace && self.slot == Some(slot) && self.is_clean()
+    }
+
     /// Whether a slot for its next image is guaranteed, whatever others take meanwhile.
     pub fn has_slot(&self) -> bool {
         self.slot.is_some() || self.promise.is_some()

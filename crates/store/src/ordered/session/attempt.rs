@@ -56,7 +56,7 @@ pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHan
         // The first node gets a page once other pages are written. A poisoned store writes none.
         return core.base.log.poisoned().map_or_else(Step::Fail, |()| Step::Later);
     }
-    if cx.state.write_back.is_behind() && !op.request.borrow().reads() {
+    if (!cx.may_change || cx.state.write_back.is_behind()) && !op.request.borrow().reads() {
         return Step::AwaitRoom;
     }
     Step::Join(cx.node_of(tree, &op.request.key))

@@ -22,6 +22,7 @@ use crate::ordered::batches::{BatchList, BatchWriter};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::cache::{PageLook, WAYS};
+use crate::ordered::gate::{GatePass, Passing};
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedTree;
@@ -73,6 +74,9 @@ pub struct OrderedBatch<'a> {
     /// The indexes of the writes, sorted by keyspace and key. Equal keys keep their order.
     order: Vec<usize>,
     pages: Vec<BatchPage>,
+    pass: &'a GatePass,
+    /// No freeze is made from when the batch takes pages until they are changed.
+    passing: Option<Passing<'a>>,
     writer: Option<BatchWriter<'a>>,
 }
 
@@ -82,7 +86,7 @@ impl<'a> OrderedBatch<'a> {
         session: SessionParts<'a>,
         ops: &Ops,
         core: &'a SessionCore,
-        list: &'a BatchList,
+        (list, pass): (&'a BatchList, &'a GatePass),
         writes: &'a [Write<'a>],
     ) -> Result<OrderedBatch<'a>, BatchStop> {
         let refused = writes.iter().try_for_each(|write| refuse(core, &write.request()));
@@ -103,7 +107,7 @@ impl<'a> OrderedBatch<'a> {
         let references = values.iter().map(encoded).collect();
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_by_key(|place| (writes[*place].keyspace().id(), writes[*place].key()));
-        Ok(OrderedBatch { session, core, list, writes, values, references, order, pages: Vec::new(), writer: None })
+        Ok(OrderedBatch { session, core, list, writes, values, references, order, pages: Vec::new(), pass, passing: None, writer: None })
     }
 
     /// The record of a write for the log.
@@ -307,6 +311,11 @@ struct PageChanges {
 
 impl BatchPart for OrderedBatch<'_> {
     fn lock(&mut self) -> Result<(), BatchStop> {
+        let passing = self.pass.pass();
+        if !passing.may_change {
+            return Err(BatchStop::Busy);
+        }
+        self.passing = Some(passing);
         // There is no writer if the store is being closed.
         self.writer = Some(self.list.writer().ok_or(BatchStop::Busy)?);
         self.take_pages()?;

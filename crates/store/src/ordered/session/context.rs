@@ -42,6 +42,8 @@ pub(super) struct Context {
     source: Arc<dyn TreeSource>,
     pub trees: Vec<SessionTree>,
     pub again: Again,
+    /// The session may change pages: it polls, and no freeze is being made ([`crate::ordered::gate`]).
+    pub may_change: bool,
     /// The number of pages with commands of this session.
     pages_taken: usize,
     /// The parameters of the next program.
@@ -68,6 +70,7 @@ impl Context {
             source,
             trees: Vec::new(),
             again: Again::default(),
+            may_change: false,
             pages_taken: 0,
             parameters: Vec::new(),
             anchor: AnchorKey::new(),

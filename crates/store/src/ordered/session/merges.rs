@@ -117,6 +117,9 @@ impl Merges {
 
     /// Tries the wishes, and reads neighbours' pages for them.
     pub fn attempt(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads) {
+        if !cx.may_change {
+            return;
+        }
         for _ in 0..self.wishes.len().min(WISHES_PER_POLL) {
             let Some(mut wish) = self.wishes.pop_front() else { return };
             wish.tries += 1;

@@ -60,6 +60,7 @@ mod splits;
 mod tests;
 
 use super::batches::BatchList;
+use super::gate::GatePass;
 use super::node_table::{HomedNode, NodeId};
 use super::tree::{OrderedState, TreeSource};
 use crate::ordered::cache::PageLook;
@@ -126,6 +127,7 @@ pub struct OrderedSession {
     reads: PageReads,
     preparation: Preparation,
     batches: Arc<BatchList>,
+    pass: Arc<GatePass>,
     cx: Context,
 }
 
@@ -222,6 +224,10 @@ impl Waits {
         {
             cx.attempts += 1;
         }
+        if !cx.may_change && !op.request.borrow().reads() {
+            // A freeze is being made: it goes on in a later poll.
+            return Step::BackInLine(LineWait::Gate);
+        }
         match cx.state.cache.take(node, op.keyspace.id().0, used) {
             PageLook::Taken(page) if attempt::looks_first(op) => Step::Look(page),
             PageLook::Taken(page) => Step::Change(page),
@@ -267,6 +273,7 @@ impl OrderedSession {
             reads: PageReads::default(),
             preparation: Preparation::default(),
             batches,
+            pass: Arc::new(state.gate.pass()),
             cx: Context::new(state, source, slot),
         }
     }
@@ -367,13 +374,13 @@ impl EngineSession for OrderedSession {
         core: &'a SessionCore,
         writes: &'a [Write<'a>],
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
-        let OrderedSession { ops, waits, reads, preparation, batches, cx, .. } = self;
+        let OrderedSession { ops, waits, reads, preparation, batches, cx, pass, .. } = self;
         // Trees are made before the parts of a batch lock anything.
         for write in writes {
             cx.tree_of(write.keyspace().id()).map_err(BatchStop::Refused)?;
         }
         let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
-        Ok(Box::new(OrderedBatch::prepare(session, ops, core, batches, writes)?))
+        Ok(Box::new(OrderedBatch::prepare(session, ops, core, (batches, pass), writes)?))
     }
 
     fn send(&mut self, core: &mut SessionCore) {
@@ -393,7 +400,11 @@ impl EngineSession for OrderedSession {
     }
 
     fn poll(&mut self, core: &mut SessionCore) {
+        let pass = self.pass.clone();
+        let passing = pass.pass();
+        self.cx.may_change = passing.may_change;
         self.attempt_all(core);
+        self.cx.may_change = false;
     }
 
     fn fail_waiting(&mut self, core: &mut SessionCore) {

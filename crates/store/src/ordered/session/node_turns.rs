@@ -6,10 +6,11 @@
 //! join ──► ready ─┴─► next: the first of the line is at the node ─► left, none stands in line ─► forgotten
 //!            ▲  ▲ └─► busy     another thread has the page: ready in the next round
 //!            │  └───► starved  no memory to work with: one of them is ready in each round
+//!            │  └───► gated    a freeze is being made, and the first of the line is a change
 //!            └──────► parked   its page is to be read, and as many are read as may be
 //! ```
 //! 1. A node with a turn is in exactly one of these states, and the operations in its line are in no other list.
-//! 2. A node is ready, busy, starved or parked only while an operation is in its line. Otherwise an operation is at it.
+//! 2. A node is ready, busy, starved, parked or gated only while an operation is in its line. Otherwise an operation is at it.
 //!
 //! Threads: the session's.
 
@@ -58,6 +59,8 @@ pub(super) enum LineWait {
     Memory,
     /// The session already reads as many pages as it may.
     Reads,
+    /// A freeze is being made, and it is a change.
+    Gate,
 }
 
 /// See the [module](self).
@@ -68,6 +71,7 @@ pub(super) struct NodeTurns {
     busy: Vec<NodeId>,
     starved: VecDeque<NodeId>,
     parked: VecDeque<NodeId>,
+    gated: Vec<NodeId>,
     spare: Vec<VecDeque<usize>>,
 }
 
@@ -125,6 +129,7 @@ impl NodeTurns {
             LineWait::Page => self.busy.push(node),
             LineWait::Memory => self.starved.push_back(node),
             LineWait::Reads => self.parked.push_back(node),
+            LineWait::Gate => self.gated.push(node),
         }
     }
 
@@ -148,6 +153,15 @@ impl NodeTurns {
         let fed = self.starved.pop_front();
         self.ready.extend(fed);
         fed.is_some()
+    }
+
+    /// Lets changes go on: no freeze is being made.
+    pub fn open_gate(&mut self) {
+        self.ready.extend(self.gated.drain(..));
+    }
+
+    pub fn are_gated(&self) -> bool {
+        !self.gated.is_empty()
     }
 
     pub fn are_starved(&self) -> bool {
@@ -175,8 +189,8 @@ impl NodeTurns {
 
     /// Takes an operation from the line at a node that no operation is at.
     pub fn take_any(&mut self) -> Option<usize> {
-        let NodeTurns { ready, busy, starved, parked, .. } = self;
-        ready.extend(busy.drain(..).chain(starved.drain(..)).chain(parked.drain(..)));
+        let NodeTurns { ready, busy, starved, parked, gated, .. } = self;
+        ready.extend(busy.drain(..).chain(starved.drain(..)).chain(parked.drain(..)).chain(gated.drain(..)));
         let (node, number) = self.next()?;
         self.left(node);
         Some(number)
@@ -212,12 +226,13 @@ mod tests {
     fn whoever_has_to_wait_stays_the_first() {
         let mut turns = NodeTurns::default();
         turns.join(NODE, 0);
-        for wait in [LineWait::Page, LineWait::Memory, LineWait::Reads] {
+        for wait in [LineWait::Page, LineWait::Memory, LineWait::Reads, LineWait::Gate] {
             assert_eq!(turns.next(), Some((NODE, 0)));
             turns.step_back(NODE, 0, wait);
             turns.join(NODE, 1);
             assert_eq!(turns.next(), None);
             turns.begin_round();
+            turns.open_gate();
             if !turns.are_ready() && !turns.feed() {
                 turns.unpark(1);
             }

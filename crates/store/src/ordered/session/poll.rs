@@ -33,6 +33,9 @@ impl OrderedSession {
         (self.cx.again.wants_room, self.cx.again.is_short) = (false, false);
         self.waits.extensions.wake(&mut self.ops, core.base.log.poisoned().is_err());
         (0..FOR_ROOM_TRIED).for_each(|_| self.waits.room.found(&mut self.ops));
+        if self.cx.may_change {
+            self.waits.turns.open_gate();
+        }
         for _ in 0..ROUNDS_MAX {
             self.cx.again.tries = false;
             self.waits.turns.begin_round();
@@ -175,7 +178,7 @@ impl Waits {
 
     /// Whether an operation waits for other threads.
     fn wait(&self) -> bool {
-        let at_nodes = self.turns.are_ready() || self.turns.are_starved() || self.fetches.await_places();
+        let at_nodes = self.turns.are_ready() || self.turns.are_starved() || self.turns.are_gated() || self.fetches.await_places();
         let for_more = !self.room.is_empty() || !self.extensions.is_empty() || self.held.count() > 0;
         at_nodes || for_more || self.merges.wait()
     }

@@ -18,6 +18,7 @@
 //! 6. A group of slabs is zeroed, durably, before the manifest names it.
 //! 7. A page without a slot of its own has a [`SlotPromise`]: the halves of a split, until their first images. There are as many free slots as
 //!    promises, beside the reserved ones, and others get none of them.
+//! 8. A slot that a freeze holds is neither free nor written in place, also without a share ([`hold`]).
 //!
 //! Threads: any. A space has one lock, held only briefly. A thread that changes groups holds the installer, so it is alone.
 
@@ -25,6 +26,7 @@ pub mod claims;
 mod extent_versions;
 pub mod group_table;
 pub mod growth;
+pub mod hold;
 pub mod keyspace_slots;
 pub mod large_groups;
 pub mod manifest_client;

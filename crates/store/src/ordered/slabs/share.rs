@@ -52,9 +52,9 @@ impl SlotShare {
         self.guards().shares(self.number)
     }
 
-    /// Whether nobody else holds a share of the slot.
+    /// Whether nobody else holds a share of the slot, and no freeze does.
     pub fn is_only(&self) -> bool {
-        self.shares() == 1
+        self.guards().is_of_one(self.number)
     }
 
     /// Reports that the holder's writes to the slot are durable (for an extension: written), under this stamp, and that it will write no more. A

@@ -40,6 +40,8 @@ pub struct SlotGroup {
     doubtful_bits: Option<Box<[u64]>>,
     /// The shares of each slot.
     shares: Box<[u16]>,
+    /// The number of freezes that hold each slot. Empty before the first freeze.
+    held: Box<[u8]>,
     unsettled: u32,
 }
 
@@ -64,6 +66,7 @@ impl SlotGroup {
             free_bits: all,
             free: slots,
             shares: vec![0; slots as usize].into(),
+            held: Box::default(),
             unsettled: 0,
         }
     }
@@ -101,6 +104,50 @@ impl SlotGroup {
 
     pub fn shares(&self, slot: u32) -> u16 {
         self.shares.get(slot as usize).map_or(0, |shares| shares & !UNSETTLED)
+    }
+
+    /// The number of freezes that hold a slot.
+    fn holds(&self, slot: u32) -> u8 {
+        self.held.get(slot as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether a slot has one share and no freeze holds it.
+    pub fn is_of_one(&self, slot: u32) -> bool {
+        self.shares(slot) == 1 && self.holds(slot) == 0
+    }
+
+    /// Holds all slots with shares for a freeze. Returns them, a bit each; `None` if there are none.
+    pub fn hold(&mut self) -> Option<Box<[u64]>> {
+        let bits = |shares: &[u16]| (0..64).zip(shares).map(|(bit, s)| u64::from(s & !UNSETTLED != 0) << bit).sum();
+        let used: Box<[u64]> = self.shares.chunks(64).map(bits).collect();
+        if used.iter().all(|word| *word == 0) {
+            return None;
+        }
+        if self.held.is_empty() {
+            self.held = vec![0; self.shares.len()].into();
+        }
+        for (held, word) in self.held.chunks_mut(64).zip(&used) {
+            held.iter_mut().enumerate().for_each(|(bit, held)| *held += (word >> bit & 1) as u8);
+        }
+        Some(used)
+    }
+
+    /// The number of these slots, which a freeze holds, that have no share.
+    pub fn count_held_alone(&self, used: &[u64]) -> u32 {
+        let alone = |(shares, word): (&[u16], &u64)| {
+            (0..64).zip(shares).filter(|(bit, shares)| word >> bit & 1 == 1 && *shares & !UNSETTLED == 0).count() as u32
+        };
+        self.shares.chunks(64).zip(used).map(alone).sum()
+    }
+
+    /// Ends a freeze's hold of a slot. Returns whether the slot is free now.
+    pub fn end_hold(&mut self, slot: u32) -> bool {
+        self.held[slot as usize] -= 1;
+        if self.holds(slot) > 0 || self.shares(slot) > 0 {
+            return false;
+        }
+        self.free_slot(slot);
+        true
     }
 
     /// The first slot from `from` on that may be given out.
@@ -200,6 +247,10 @@ impl SlotGroup {
         if self.shares(slot) > 0 {
             return false;
         }
+        if self.holds(slot) > 0 {
+            self.settle(slot);
+            return false;
+        }
         self.free_slot(slot);
         true
     }
@@ -221,7 +272,7 @@ impl SlotGroup {
 
     /// Bytes of the group in memory.
     pub fn bytes(&self) -> u64 {
-        (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares)) as u64
+        (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares) + self.held.len()) as u64
     }
 }
 

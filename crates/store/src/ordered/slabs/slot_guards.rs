@@ -67,6 +67,11 @@ impl SlotGuards {
         self.with_slot(number, |state, first, slot| state.groups[&first].shares(slot)).unwrap_or(0)
     }
 
+    /// Whether a slot has one share and no freeze holds it.
+    pub fn is_of_one(&self, number: u32) -> bool {
+        self.with_slot(number, |state, first, slot| state.groups[&first].is_of_one(slot)).unwrap_or(false)
+    }
+
     pub fn add_share(&self, number: u32) {
         let added = self.with_slot(number, |state, first, slot| state.group_mut(first).add(slot));
         added.expect("a slot with a share is of a group");

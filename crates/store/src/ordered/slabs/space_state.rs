@@ -61,6 +61,8 @@ pub struct SpaceState {
     /// Unsettled slots that were given out before the round. The next round begins when there is none.
     pub flying: u32,
     pub round: RoundCount,
+    /// The number of freezes that hold slots.
+    pub holds: u32,
     /// The durable and the attested images.
     pub marks: ImageMarks,
     /// The number of images that had landed when the round began.
@@ -154,6 +156,17 @@ impl SpaceState {
                 self.slots.open += 1;
             }
             false => self.slots.resting += 1,
+        }
+    }
+
+    /// Ends a freeze's hold of these slots of a group.
+    pub fn end_hold(&mut self, first: u32, used: &[u64]) {
+        for (word, bits) in used.iter().enumerate() {
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                if self.with_flying(first, |group| group.end_hold(word as u32 * 64 + bit)) {
+                    self.freed(first);
+                }
+            }
         }
     }
 

@@ -117,6 +117,11 @@ impl WriteBack {
         ticket
     }
 
+    /// The number of changed pages that have no image in flight.
+    pub fn listed(&self) -> usize {
+        lock(&self.listed).len()
+    }
+
     /// Whether pages must be written, or images are in flight.
     pub fn has_work(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed) > 0

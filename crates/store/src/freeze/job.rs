@@ -1,0 +1,55 @@
+//! The job of maintenance that ends freezes: when their time is over, when they keep too much, and when writers need what they keep.
+
+use super::list::FreezeList;
+use crate::hashed::HashedEngine;
+use std::sync::Arc;
+use tapetum_base::engine::job::{Job, Others};
+use tapetum_base::media::io::lock;
+
+/// How often it looks at what they keep.
+const LOOK_US: u64 = 100_000;
+
+pub struct FreezeJob {
+    engine: Arc<HashedEngine>,
+    freezes: Arc<FreezeList>,
+    /// The next look. What one freeze gives up comes back before another is ended.
+    look_us: u64,
+}
+
+impl FreezeJob {
+    pub fn new(engine: &Arc<HashedEngine>, freezes: &Arc<FreezeList>) -> FreezeJob {
+        FreezeJob { engine: engine.clone(), freezes: freezes.clone(), look_us: 0 }
+    }
+
+    /// Whether somebody was refused extents, or a segment could not be written.
+    fn is_short(&self) -> bool {
+        let base = &self.engine.base;
+        let extents = lock(&base.extents);
+        let of_segment = base.geometry.segment_bytes / base.geometry.extent_bytes;
+        extents.are_wanted() || u64::from(extents.free_count()) < of_segment
+    }
+}
+
+impl Job for FreezeJob {
+    fn step(&mut self, _: Others) -> bool {
+        let now_us = self.engine.base.drive.env().now_us();
+        if now_us < self.look_us || self.freezes.is_empty() {
+            return false;
+        }
+        self.look_us = now_us + LOOK_US;
+        self.freezes.end_due(&self.engine, now_us);
+        self.is_short() && self.freezes.end_oldest(&self.engine)
+    }
+
+    fn is_changing(&self) -> bool {
+        false
+    }
+
+    fn rests(&self) -> bool {
+        self.freezes.is_empty()
+    }
+
+    fn give_up(&mut self) {}
+
+    fn wind_down(&mut self) {}
+}

@@ -1,0 +1,170 @@
+//! The freezes of a store, by their ids, and the moments of ordered keyspaces that queries and scans have for themselves.
+//!
+//! An id is a stamp: no freeze of an earlier opening had it. Those that have ended are remembered for a while, so that their owners learn why.
+
+use super::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
+use crate::hashed::HashedEngine;
+use crate::ordered::frozen::FrozenTree;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tapetum_base::media::io::lock;
+
+/// Freezes of a store. Each has a copy of what write buffers had, and the places of all nodes.
+pub const FREEZES_MAX: usize = 64;
+/// Freezes of one owner.
+pub const FREEZES_OF_OWNER_MAX: usize = 8;
+/// The longest time between two renewals.
+pub const LASTS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Ended freezes that are remembered.
+const ENDED_MAX: usize = 256;
+
+#[derive(Default)]
+struct State {
+    freezes: BTreeMap<u64, Arc<FrozenStore>>,
+    /// Being made, by their owners.
+    begun: Vec<String>,
+    ended: VecDeque<(u64, FreezeEnd)>,
+    /// Those of queries and scans, the oldest first.
+    own: VecDeque<(u64, Weak<FrozenTree>)>,
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct FreezeList {
+    state: Mutex<State>,
+}
+
+/// A place for a freeze that is being made.
+pub struct FreezePlace<'a> {
+    list: &'a FreezeList,
+    owner: String,
+}
+
+impl Drop for FreezePlace<'_> {
+    fn drop(&mut self) {
+        let begun = &mut lock(&self.list.state).begun;
+        if let Some(place) = begun.iter().position(|owner| *owner == self.owner) {
+            begun.swap_remove(place);
+        }
+    }
+}
+
+impl FreezePlace<'_> {
+    pub fn add(self, frozen: FrozenStore) -> Arc<FrozenStore> {
+        let frozen = Arc::new(frozen);
+        lock(&self.list.state).freezes.insert(frozen.id, frozen.clone());
+        frozen
+    }
+}
+
+impl FreezeList {
+    /// A place for one more.
+    pub fn begin(&self, options: &FreezeOptions) -> Result<FreezePlace<'_>, FreezeError> {
+        check_lasts(options.lasts)?;
+        let mut state = lock(&self.state);
+        let owners = state.freezes.values().map(|frozen| &frozen.owner).chain(&state.begun);
+        let (mut of_all, mut of_owner) = (0, 0);
+        for owner in owners {
+            of_all += 1;
+            of_owner += usize::from(*owner == options.owner);
+        }
+        if of_owner >= FREEZES_OF_OWNER_MAX {
+            let owner = options.owner.clone();
+            return Err(FreezeError::TooManyOfOwner { owner, limit: FREEZES_OF_OWNER_MAX });
+        }
+        if of_all >= FREEZES_MAX {
+            return Err(FreezeError::TooMany { limit: FREEZES_MAX });
+        }
+        state.begun.push(options.owner.clone());
+        Ok(FreezePlace { list: self, owner: options.owner.clone() })
+    }
+
+    /// Takes note of a moment that a query or a scan has for itself, which gives way as a freeze does.
+    pub fn note_own(&self, now_us: u64, tree: &Arc<FrozenTree>) {
+        let mut state = lock(&self.state);
+        state.own.retain(|(_, tree)| tree.strong_count() > 0);
+        state.own.push_back((now_us, Arc::downgrade(tree)));
+    }
+
+    pub fn find(&self, id: u64) -> Result<Arc<FrozenStore>, FreezeError> {
+        let state = lock(&self.state);
+        if let Some(frozen) = state.freezes.get(&id) {
+            return Ok(frozen.clone());
+        }
+        let ended = state.ended.iter().find(|(of, _)| *of == id);
+        Err(ended.map_or(FreezeError::Unknown { id }, |(_, why)| FreezeError::Ended { id, why: *why }))
+    }
+
+    pub fn renew(&self, id: u64, now_us: u64, lasts: Duration) -> Result<(), FreezeError> {
+        check_lasts(lasts)?;
+        self.find(id)?.renew(now_us, lasts)
+    }
+
+    /// Ends a freeze, if it has not ended.
+    pub fn end(&self, id: u64, why: FreezeEnd) {
+        let frozen = {
+            let mut state = lock(&self.state);
+            let Some(frozen) = state.freezes.remove(&id) else { return };
+            if state.ended.len() == ENDED_MAX {
+                state.ended.pop_front();
+            }
+            state.ended.push_back((id, why));
+            frozen
+        };
+        frozen.end(why);
+    }
+
+    pub fn end_all(&self, why: FreezeEnd) {
+        self.all().iter().for_each(|frozen| self.end(frozen.id, why));
+    }
+
+    /// All of them, the oldest first.
+    pub fn all(&self) -> Vec<Arc<FrozenStore>> {
+        lock(&self.state).freezes.values().cloned().collect()
+    }
+
+    /// Whether there is none, and none that a query or a scan has for itself.
+    pub fn is_empty(&self) -> bool {
+        let state = lock(&self.state);
+        state.freezes.is_empty() && state.own.iter().all(|(_, tree)| tree.strong_count() == 0)
+    }
+
+    pub fn reports(&self, engine: &HashedEngine) -> Vec<FreezeReport> {
+        self.all().iter().map(|frozen| frozen.report(engine)).collect()
+    }
+
+    /// Ends those whose time is over, and those that keep too much.
+    pub fn end_due(&self, engine: &HashedEngine, now_us: u64) {
+        for frozen in self.all() {
+            if frozen.is_too_old() || frozen.flash_bytes(engine) > frozen.flash_bytes_max {
+                self.end(frozen.id, FreezeEnd::FlashNeeded);
+            } else if frozen.ends_us.load(std::sync::atomic::Ordering::SeqCst) <= now_us {
+                self.end(frozen.id, FreezeEnd::Expired);
+            }
+        }
+    }
+
+    /// Ends the oldest that keeps flash from writers, as they need some; whether there was one.
+    pub fn end_oldest(&self, engine: &HashedEngine) -> bool {
+        let named = self.all().into_iter().find(|frozen| frozen.flash_bytes(engine) > 0);
+        let own = {
+            let state = lock(&self.state);
+            let own = state.own.iter().filter_map(|(begun_us, tree)| Some((*begun_us, tree.upgrade()?)));
+            own.collect::<Vec<_>>()
+        };
+        let own = own.into_iter().find(|(_, tree)| tree.check().is_ok() && tree.flash_bytes() > 0);
+        match (named, own) {
+            (Some(frozen), Some((begun_us, tree))) if begun_us < frozen.begun_us => tree.give_up(),
+            (Some(frozen), _) => self.end(frozen.id, FreezeEnd::FlashNeeded),
+            (None, Some((_, tree))) => tree.give_up(),
+            (None, None) => return false,
+        }
+        true
+    }
+}
+
+fn check_lasts(lasts: Duration) -> Result<(), FreezeError> {
+    let is_right = lasts >= Duration::from_millis(1) && lasts <= LASTS_MAX;
+    if is_right { Ok(()) } else { Err(FreezeError::Lasts { limit: LASTS_MAX }) }
+}

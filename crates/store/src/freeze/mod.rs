@@ -1,0 +1,309 @@
+//! Freezes: all keyspaces of a store, of both kinds, as they were at one moment, kept for a time that their owner names.
+//!
+//! ```text
+//! changed nodes written ─► installer taken ─► gate of ordered writers closed ─► all shards held: the moment
+//!   ─► nodes walked, their slots held ─► gate opened ─► write buffers copied, segments held ─► installer given back ─► all of it durable
+//! ```
+//! 1. A freeze shows each write wholly or not at all, and with a write everything that was acknowledged before it began. Those who write to ordered
+//!    keyspaces wait from before the moment until all nodes were walked; those who write to hashed ones for the moment alone. Keyspaces are neither
+//!    made nor dropped meanwhile, as that takes the installer.
+//! 2. What a freeze holds is neither overwritten nor given out. It ends when its owner releases it, when its time is over, when it keeps more flash
+//!    from writers than it may, or when writers need what it keeps: the oldest one first ([`list`]). Its readers then learn that it is too old.
+//! 3. It is in memory alone, and does not outlive the process.
+//!
+//! `docs/decisions/freezes.md` says why. Threads: any.
+
+mod job;
+pub mod list;
+
+pub use job::FreezeJob;
+
+use crate::hashed::HashedEngine;
+use crate::hashed::snapshot::{HashedMoment, MomentCopy, Snapshot};
+use crate::ordered::engine::OrderedEngine;
+use crate::ordered::frozen::{FrozenTree, KeySpan};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tapetum_base::debug_as_text;
+use tapetum_base::engine::scan_layout::LayoutError;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::catalogue::Keyspace;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::log::Sync;
+use tapetum_base::media::io::{Io, lock};
+
+/// How a freeze is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FreezeOptions {
+    /// Who has it, in the words of whoever asks.
+    pub owner: String,
+    /// It ends by itself after so long, unless it is renewed.
+    pub lasts: Duration,
+    /// Flash that it may keep from writers. `None`: a quarter of the store's capacity.
+    pub flash_bytes_max: Option<u64>,
+}
+
+impl Default for FreezeOptions {
+    fn default() -> FreezeOptions {
+        FreezeOptions { owner: "an application".into(), lasts: Duration::from_secs(60), flash_bytes_max: None }
+    }
+}
+
+/// Why a freeze has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FreezeEnd {
+    Released,
+    /// Its time was over.
+    Expired,
+    /// It kept more flash than it may, or writers needed what it kept.
+    FlashNeeded,
+    /// The store was closed.
+    Closed,
+}
+
+/// Why there is no freeze.
+#[derive(Clone, PartialEq)]
+pub enum FreezeError {
+    Store(Error),
+    /// An owner has as many freezes as one may have.
+    TooManyOfOwner {
+        owner: String,
+        limit: usize,
+    },
+    /// The store has as many as it may have.
+    TooMany {
+        limit: usize,
+    },
+    /// It lasts longer than a freeze may, or no time at all.
+    Lasts {
+        limit: Duration,
+    },
+    Ended {
+        id: u64,
+        why: FreezeEnd,
+    },
+    /// There is no such freeze, nor was there lately.
+    Unknown {
+        id: u64,
+    },
+}
+
+impl From<Error> for FreezeError {
+    fn from(error: Error) -> FreezeError {
+        FreezeError::Store(error)
+    }
+}
+
+impl fmt::Display for FreezeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FreezeError::Store(error) => error.fmt(f),
+            FreezeError::TooManyOfOwner { owner, limit } => {
+                write!(f, "{owner:?} has {limit} freezes, as many as one owner may have: release one first")
+            }
+            FreezeError::TooMany { limit } => write!(f, "the store has {limit} freezes, its most: release one first"),
+            FreezeError::Lasts { limit } => {
+                write!(f, "a freeze lasts at least a millisecond and at most {} hours: renew it later", limit.as_secs() / 3600)
+            }
+            FreezeError::Ended { id, why } => {
+                let why = match why {
+                    FreezeEnd::Released => "it was released",
+                    FreezeEnd::Expired => "its time was over; renew it earlier, or let it last longer",
+                    FreezeEnd::FlashNeeded => "writers needed the flash that it kept, or it kept more than it may",
+                    FreezeEnd::Closed => "the store was closed",
+                };
+                write!(f, "freeze {id} has ended: {why}")
+            }
+            FreezeError::Unknown { id } => {
+                write!(f, "there is no freeze {id}: it ended long ago, or the store was opened since")
+            }
+        }
+    }
+}
+
+impl std::error::Error for FreezeError {}
+
+debug_as_text!(FreezeError);
+
+/// Figures of a freeze.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FreezeReport {
+    pub id: u64,
+    pub owner: String,
+    /// The last stamp that it shows.
+    pub stamp: u64,
+    /// The moment, in milliseconds since 1970.
+    pub moment_unix_ms: u64,
+    pub age_us: u64,
+    /// Until it ends by itself.
+    pub left_us: u64,
+    /// How long writers of ordered keyspaces waited for it.
+    pub pause_us: u64,
+    /// Nodes that had changes not on flash, and were copied.
+    pub copied_nodes: u64,
+    pub keyspaces: usize,
+    /// Flash that it keeps from writers, alone or with other freezes.
+    pub flash_bytes: u64,
+    pub memory_bytes: u64,
+}
+
+/// See the [module](self).
+pub struct FrozenStore {
+    pub id: u64,
+    pub owner: String,
+    flash_bytes_max: u64,
+    begun_us: u64,
+    ends_us: AtomicU64,
+    pause_us: u64,
+    keyspaces: Vec<(Keyspace, KeyspaceRef)>,
+    hashed: Arc<HashedMoment>,
+    trees: BTreeMap<KeyspaceId, Arc<FrozenTree>>,
+    end: Mutex<Option<FreezeEnd>>,
+}
+
+/// A keyspace of a freeze, by its engine.
+pub enum FrozenPart {
+    Hashed(Snapshot),
+    /// `None`: nobody had written to it.
+    Ordered(Option<Arc<FrozenTree>>),
+}
+
+impl FrozenStore {
+    /// Freezes the store. Its time begins with the moment.
+    ///
+    /// # Errors
+    /// If the store has failed, or there is no memory for a look at a tree.
+    pub async fn take(
+        (hashed, ordered): (&Arc<HashedEngine>, &Arc<OrderedEngine>),
+        io: &Io,
+        options: &FreezeOptions,
+    ) -> Result<FrozenStore, Error> {
+        let base = &hashed.base;
+        ordered.write_changed(io).await;
+        let installer = hashed.take_installer().await;
+        let keyspaces = base.keyspaces.list_open();
+        let of_kind = |kind| {
+            let of = keyspaces.iter().filter(move |(keyspace, _)| keyspace.kind == kind);
+            of.map(|(keyspace, _)| keyspace.id)
+        };
+        let flash_bytes_max = options.flash_bytes_max.unwrap_or(base.capacity_bytes() / 4);
+        let began_us = base.drive.env().now_us();
+        let mut marks = Vec::new();
+        let gate = ordered.close_gate();
+        // Deletions of everything take no installer: they are what they are at the moment.
+        let amid = |_| {
+            let moment = |id| (id, ordered.moment_now(id));
+            marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
+        };
+        let copy = MomentCopy::begin(hashed, of_kind(KeyspaceKind::Hashed), amid);
+        let whole = KeySpan::default();
+        let tree = |(id, moment)| {
+            let frozen = ordered.freeze(gate.as_ref(), id, &whole, moment);
+            frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
+        };
+        let trees: Result<BTreeMap<_, _>, Error> = marks.into_iter().filter_map(tree).collect();
+        drop(gate);
+        base.log.wake();
+        let pause_us = base.drive.env().now_us() - began_us;
+        let extents_max = flash_bytes_max / base.geometry.extent_bytes;
+        // Also after an error: the shards note what is written until they have been copied.
+        let moment = copy.finish(hashed, &installer, Some(extents_max));
+        let trees = trees?;
+        drop(installer);
+        if base.log.sync() == Sync::Always {
+            base.log.make_durable(io, moment.stamp, || base.drive.env().now_us()).await?;
+            for tree in trees.values() {
+                while !tree.is_durable()? {
+                    io.pause().await;
+                }
+            }
+        }
+        let lasts_us = u64::try_from(options.lasts.as_micros()).unwrap_or(u64::MAX);
+        Ok(FrozenStore {
+            id: base.log.give_stamp(),
+            owner: options.owner.clone(),
+            flash_bytes_max,
+            begun_us: began_us,
+            ends_us: AtomicU64::new(began_us.saturating_add(lasts_us)),
+            pause_us,
+            keyspaces,
+            hashed: moment,
+            trees,
+            end: Mutex::default(),
+        })
+    }
+
+    /// The keyspaces that were open, whether they still are or not.
+    pub fn keyspaces(&self) -> &[(Keyspace, KeyspaceRef)] {
+        &self.keyspaces
+    }
+
+    pub fn part(&self, keyspace: &Keyspace) -> FrozenPart {
+        match keyspace.kind {
+            KeyspaceKind::Hashed => FrozenPart::Hashed(Snapshot::of(&self.hashed, keyspace.id)),
+            _ => FrozenPart::Ordered(self.trees.get(&keyspace.id).cloned()),
+        }
+    }
+
+    /// Why it has ended, if it has.
+    pub fn ended(&self) -> Option<FreezeEnd> {
+        *lock(&self.end)
+    }
+
+    /// An error if it has ended.
+    pub fn check(&self) -> Result<(), FreezeError> {
+        self.ended().map_or(Ok(()), |why| Err(FreezeError::Ended { id: self.id, why }))
+    }
+
+    /// Lets it last so long from now on.
+    pub fn renew(&self, now_us: u64, lasts: Duration) -> Result<(), FreezeError> {
+        self.check()?;
+        let lasts_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX);
+        self.ends_us.store(now_us.saturating_add(lasts_us), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Ends it, unless it has ended: what it held is let go.
+    pub fn end(&self, why: FreezeEnd) {
+        {
+            let mut end = lock(&self.end);
+            if end.is_some() {
+                return;
+            }
+            *end = Some(why);
+        }
+        self.hashed.give_up();
+        self.trees.values().for_each(|tree| tree.give_up());
+    }
+
+    fn is_too_old(&self) -> bool {
+        self.hashed.check() == Err(LayoutError::TooOld)
+    }
+
+    fn flash_bytes(&self, engine: &HashedEngine) -> u64 {
+        self.hashed.flash_bytes(engine) + self.trees.values().map(|tree| tree.flash_bytes()).sum::<u64>()
+    }
+
+    pub fn report(&self, engine: &HashedEngine) -> FreezeReport {
+        let now_us = engine.base.drive.env().now_us();
+        let of_trees = self.trees.values().map(|tree| tree.memory_bytes()).sum::<usize>();
+        FreezeReport {
+            id: self.id,
+            owner: self.owner.clone(),
+            stamp: self.hashed.stamp,
+            moment_unix_ms: self.hashed.now_ms,
+            age_us: now_us.saturating_sub(self.begun_us),
+            left_us: self.ends_us.load(Ordering::SeqCst).saturating_sub(now_us),
+            pause_us: self.pause_us,
+            copied_nodes: self.trees.values().map(|tree| tree.copied_nodes() as u64).sum(),
+            keyspaces: self.keyspaces.len(),
+            flash_bytes: self.flash_bytes(engine),
+            memory_bytes: (self.hashed.memory_bytes() + of_trees) as u64,
+        }
+    }
+}

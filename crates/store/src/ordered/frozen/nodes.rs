@@ -1,0 +1,119 @@
+//! The nodes of a range of keys at one moment: for each the key from which on it has the keys, and its page.
+//!
+//! ```text
+//! anchor 0 | anchor 1 | …       one behind the other, where they end, each node's id then, and the slot of its image, or that it is a copy
+//! copies:  number of a node ─► its page
+//! ```
+//! A page that equals its image is that image's slot. One that does not was copied.
+
+use super::copies::PageCopy;
+use crate::ordered::node_table::NodeId;
+use std::collections::BTreeMap;
+use tapetum_kernels::ordered::NODE_BYTES;
+
+/// The slot of a node that was copied, or is read from the cache.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+pub enum NodeAt<'a> {
+    Slot(u32),
+    Copy(&'a PageCopy),
+    /// As it is in the cache when it is read.
+    Cached,
+}
+
+#[derive(Default)]
+pub struct FrozenNodes {
+    anchors: Vec<u8>,
+    ends: Vec<u64>,
+    ids: Vec<u32>,
+    slots: Vec<u32>,
+    copies: BTreeMap<usize, PageCopy>,
+}
+
+impl FrozenNodes {
+    /// Adds the next node, in the order of keys.
+    pub fn push_slot(&mut self, anchor: &[u8], node: NodeId, slot: u32) {
+        debug_assert!(slot != NONE, "no slot has this number");
+        self.push(anchor, node, slot);
+    }
+
+    /// As [`FrozenNodes::push_slot`], of a node whose page differs from its image.
+    pub fn push_copy(&mut self, anchor: &[u8], node: NodeId, page: PageCopy) {
+        self.copies.insert(self.slots.len(), page);
+        self.push(anchor, node, NONE);
+    }
+
+    /// As [`FrozenNodes::push_slot`], of a node that is to be read from the cache.
+    pub fn push_cached(&mut self, anchor: &[u8], node: NodeId) {
+        self.push(anchor, node, NONE);
+    }
+
+    fn push(&mut self, anchor: &[u8], node: NodeId, slot: u32) {
+        self.anchors.extend_from_slice(anchor);
+        self.ends.push(self.anchors.len() as u64);
+        self.ids.push(node.0);
+        self.slots.push(slot);
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
+    pub fn at(&self, place: usize) -> NodeAt<'_> {
+        match self.slots[place] {
+            NONE => self.copies.get(&place).map_or(NodeAt::Cached, NodeAt::Copy),
+            slot => NodeAt::Slot(slot),
+        }
+    }
+
+    /// The id that a node had: it may be another node's by now.
+    pub fn node(&self, place: usize) -> NodeId {
+        NodeId(self.ids[place])
+    }
+
+    pub fn anchor(&self, place: usize) -> &[u8] {
+        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.anchors[begin as usize..self.ends[place] as usize]
+    }
+
+    /// The place of the node that has a key: the last one whose anchor is not above it. 0 if all are above.
+    pub fn floor(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.anchor(middle) <= key {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low.saturating_sub(1)
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        let index = self.anchors.capacity() + 8 * self.ends.capacity() + 8 * self.slots.capacity();
+        index + self.copies.len() * (NODE_BYTES + 4 * size_of::<usize>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_node_of_a_key_is_the_last_one_that_begins_before_it() {
+        let mut nodes = FrozenNodes::default();
+        assert_eq!(nodes.floor(b"a"), 0);
+        nodes.push_slot(b"", NodeId(0), 7);
+        nodes.push_copy(b"b", NodeId(1), PageCopy::Host(Box::new([1; NODE_BYTES])));
+        nodes.push_slot(b"ba", NodeId(2), 9);
+        let places: Vec<usize> = [&b""[..], b"a", b"b", b"b\0", b"ba", b"z"].map(|key| nodes.floor(key)).to_vec();
+        assert_eq!(places, [0, 0, 1, 1, 2, 2]);
+        assert_eq!([0, 1, 2].map(|place| nodes.anchor(place)), [&b""[..], b"b", b"ba"]);
+        assert!(matches!((nodes.at(0), nodes.at(1), nodes.at(2)), (NodeAt::Slot(7), NodeAt::Copy(PageCopy::Host(_)), NodeAt::Slot(9))));
+    }
+}

@@ -1,0 +1,97 @@
+//! How ordered keyspaces are frozen: the gate is closed, the nodes are walked, what is in use is held.
+//!
+//! Pages that differ from their images are copied while the gate is closed. So that these are few, they are written before it is closed.
+
+use super::{FrozenTree, KeySpan, TreeMoment};
+use crate::ordered::engine::{OrderedEngine, OrderedShared};
+use crate::ordered::gate::ClosedGate;
+use std::sync::Arc;
+use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::{Io, lock};
+
+/// Changed pages that a freeze copies rather than waits for: a MiB of them.
+const CHANGED_FEW: usize = 256;
+/// How often it waits for pages to be written. On a full flash none may be.
+const WAITS_MAX: u32 = 1000;
+
+impl OrderedEngine {
+    /// Writes changed pages, until few are left or it takes too long.
+    pub async fn write_changed(&self, io: &Io) {
+        let Some(OrderedShared { state, .. }) = self.shared() else { return };
+        for _ in 0..WAITS_MAX {
+            let are_few = state.write_back.listed() <= CHANGED_FEW;
+            if are_few || state.write_back.is_starved() || self.base.log.poisoned().is_err() {
+                return;
+            }
+            state.write_back.advance(state, true);
+            io.pause().await;
+        }
+    }
+
+    /// Closes the gate of writers of ordered keyspaces; `None`: nobody has written to one.
+    pub fn close_gate(&self) -> Option<ClosedGate<'_>> {
+        Some(self.shared()?.state.gate.close())
+    }
+
+    /// Freezes a span of a keyspace's keys. `None`: nobody has written to the keyspace.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Gone`], also when it is dropped meanwhile; otherwise as [`FrozenTree::take`].
+    pub fn freeze(
+        &self,
+        gate: Option<&ClosedGate<'_>>,
+        keyspace: KeyspaceId,
+        span: &KeySpan,
+        moment: TreeMoment,
+    ) -> Result<Option<Arc<FrozenTree>>, Error> {
+        let (Some(gate), Some(OrderedShared { state, .. })) = (gate, self.shared()) else { return Ok(None) };
+        let Some(tree) = state.tree(keyspace) else { return Ok(None) };
+        let slots = lock(&self.slots).get(&keyspace).cloned();
+        let Some(slots) = slots else { return Ok(None) };
+        let frozen = FrozenTree::take(state, gate, (&tree, &slots), span, moment)?;
+        // Its groups stay from here on, and were there as long as the keyspace was.
+        if tree.is_dropped() || !self.base.keyspaces.has(keyspace) {
+            return Err(Error::Keyspace(KeyspaceError::Gone));
+        }
+        Ok(Some(Arc::new(frozen)))
+    }
+
+    /// A span of a keyspace's keys as it is now, closed for a moment to those who change nodes.
+    ///
+    /// # Errors
+    /// As [`OrderedEngine::freeze`].
+    pub fn freeze_now(&self, keyspace: KeyspaceRef, span: &KeySpan) -> Result<Option<Arc<FrozenTree>>, Error> {
+        self.base.refuse_dropped(keyspace)?;
+        let gate = self.close_gate();
+        let frozen = self.freeze(gate.as_ref(), keyspace.id(), span, self.moment_now(keyspace.id()));
+        drop(gate);
+        self.base.log.wake();
+        frozen
+    }
+
+    /// The node of one key as it is, of which nothing is held. `None`: nobody has written to the keyspace.
+    ///
+    /// # Errors
+    /// As [`FrozenTree::of_key`].
+    pub fn node_now(&self, keyspace: KeyspaceRef, span: &KeySpan) -> Result<Option<Arc<FrozenTree>>, Error> {
+        self.base.refuse_dropped(keyspace)?;
+        let Some(OrderedShared { state, .. }) = self.shared() else { return Ok(None) };
+        let Some(tree) = state.tree(keyspace.id()) else { return Ok(None) };
+        let moment = self.moment_now(keyspace.id());
+        Ok(Some(Arc::new(FrozenTree::of_key(state, &tree, span, moment)?)))
+    }
+
+    /// What deletions of everything and the clock say of a keyspace now.
+    pub fn moment_now(&self, keyspace: KeyspaceId) -> TreeMoment {
+        let states = &self.base.keyspaces;
+        let (deleted_through, deleted_by) = (states.watermark(keyspace), states.mark(keyspace).watermark);
+        TreeMoment { deleted_through, deleted_by, now_ms: self.base.now_ms() }
+    }
+
+    /// Whether a freeze holds flash of a keyspace.
+    pub fn is_held(&self, keyspace: KeyspaceId) -> bool {
+        lock(&self.slots).get(&keyspace).is_some_and(|slots| slots.spaces().any(|space| space.is_held()))
+    }
+}

@@ -1,0 +1,244 @@
+//! Freezes as an application holds them: the store at one moment, whose keyspaces can be read again and again.
+
+use super::query_scan::{QueryError, QueryReport, QuerySide};
+use super::query_task::QueryTask;
+use super::snapshot_items::SnapshotItems;
+use super::{GraphOptions, GraphProgress, GraphReport};
+use crate::api::blocking::KeyspaceHandle;
+use crate::api::session::Application;
+use crate::api::store::Store;
+use crate::freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_base::error::{Error, KeyspaceError};
+use tapetum_base::keyspace::catalogue::Keyspace;
+use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::io::Io;
+use tapetum_base::request::key_range::KeyRange;
+use tapetum_drive::Purpose;
+use tapetum_kernels::scan::result::RowSink;
+use tapetum_kernels::scan::{Format, Query};
+
+/// Commands on their way at once while a store is frozen.
+const DEPTH: u32 = 64;
+
+/// A store at one moment: all of its keyspaces and block devices. What is read of it is the same each time. The drop releases it.
+///
+/// It keeps flash that was overwritten or deleted since, until it is released, its time is over ([`Freeze::renew`]), or writers need that flash:
+/// then its readers get [`QueryError::SnapshotTooOld`], and calls on it [`FreezeError::Ended`].
+pub struct Freeze {
+    view: FrozenView,
+    /// The drop releases it.
+    is_owned: bool,
+}
+
+/// A freeze of whoever named it by its id: its drop releases nothing.
+#[derive(Clone)]
+pub struct FrozenView {
+    store: Store,
+    frozen: Arc<FrozenStore>,
+}
+
+/// A keyspace of a freeze, whether it still exists or not.
+#[derive(Clone, Debug)]
+pub struct FrozenKeyspace {
+    handle: KeyspaceHandle,
+    entry: Keyspace,
+}
+
+impl Store {
+    /// Freezes all keyspaces. Writers of ordered ones wait meanwhile: for a walk over the anchors of all nodes.
+    ///
+    /// # Errors
+    /// [`FreezeError::TooMany`], [`FreezeError::TooManyOfOwner`], [`FreezeError::Lasts`]; the store's, if it has failed.
+    pub fn freeze(&self, options: &FreezeOptions) -> Result<Freeze, FreezeError> {
+        self.refuse_forked()?;
+        let place = self.freezes_list().begin(options)?;
+        let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+        let io = Io::new(queue).of(Purpose::Scan);
+        let taking = FrozenStore::take((self.hashed(), self.ordered()), &io, options);
+        let frozen = place.add(self.hashed().run_beside_maintenance(&io, taking)??);
+        // Maintenance ends it when its time is over.
+        self.base().wakeup.wake();
+        Ok(Freeze { view: FrozenView { store: self.clone(), frozen }, is_owned: true })
+    }
+
+    /// The freezes there are, the oldest first.
+    pub fn freezes(&self) -> Vec<FreezeReport> {
+        if self.refuse_forked().is_err() {
+            return Vec::new();
+        }
+        self.freezes_list().reports(self.hashed())
+    }
+
+    /// The freeze with this id.
+    ///
+    /// # Errors
+    /// [`FreezeError::Ended`], [`FreezeError::Unknown`].
+    pub fn frozen(&self, id: u64) -> Result<FrozenView, FreezeError> {
+        self.refuse_forked()?;
+        Ok(FrozenView { store: self.clone(), frozen: self.freezes_list().find(id)? })
+    }
+
+    /// Lets a freeze last so long from now on.
+    ///
+    /// # Errors
+    /// As [`Store::frozen`]; [`FreezeError::Lasts`].
+    pub fn renew_freeze(&self, id: u64, lasts: Duration) -> Result<(), FreezeError> {
+        self.refuse_forked()?;
+        self.freezes_list().renew(id, self.drive().env().now_us(), lasts)
+    }
+
+    /// Ends a freeze.
+    ///
+    /// # Errors
+    /// As [`Store::frozen`].
+    pub fn release_freeze(&self, id: u64) -> Result<(), FreezeError> {
+        self.frozen(id)?;
+        self.freezes_list().end(id, FreezeEnd::Released);
+        Ok(())
+    }
+}
+
+impl Freeze {
+    /// Lets it last so long from now on.
+    ///
+    /// # Errors
+    /// [`FreezeError::Ended`], [`FreezeError::Lasts`].
+    pub fn renew(&self, lasts: Duration) -> Result<(), FreezeError> {
+        self.view.store.renew_freeze(self.view.id(), lasts)
+    }
+
+    /// Leaves it until its time is over, or it is released by its id.
+    pub fn leave(mut self) -> FrozenView {
+        self.is_owned = false;
+        self.view.clone()
+    }
+
+    pub fn view(&self) -> &FrozenView {
+        &self.view
+    }
+}
+
+impl std::ops::Deref for Freeze {
+    type Target = FrozenView;
+
+    fn deref(&self) -> &FrozenView {
+        &self.view
+    }
+}
+
+impl Drop for Freeze {
+    fn drop(&mut self) {
+        let store = &self.view.store;
+        if self.is_owned && store.refuse_forked().is_ok() {
+            store.freezes_list().end(self.view.id(), FreezeEnd::Released);
+        }
+    }
+}
+
+impl fmt::Debug for Freeze {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.fmt(f)
+    }
+}
+
+impl fmt::Debug for FrozenView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "freeze {} of {:?}", self.frozen.id, self.frozen.owner)
+    }
+}
+
+impl FrozenView {
+    /// The id by which others name it. No other freeze of the store has it, also of another opening.
+    pub fn id(&self) -> u64 {
+        self.frozen.id
+    }
+
+    pub fn report(&self) -> FreezeReport {
+        self.frozen.report(self.store.hashed())
+    }
+
+    /// An error if it has ended.
+    pub fn check(&self) -> Result<(), FreezeError> {
+        self.frozen.check()
+    }
+
+    /// All keyspaces that there were, by their names.
+    pub fn keyspaces(&self) -> Vec<FrozenKeyspace> {
+        let all = self.frozen.keyspaces().iter();
+        all.map(|(entry, keyspace)| self.keyspace_of(entry, *keyspace)).collect()
+    }
+
+    /// The keyspace that had this name.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Unknown`].
+    pub fn keyspace(&self, name: &str) -> Result<FrozenKeyspace, Error> {
+        let found = self.frozen.keyspaces().iter().find(|(entry, _)| entry.name == name);
+        let unknown = || Error::Keyspace(KeyspaceError::Unknown { name: name.to_string() });
+        found.map(|(entry, keyspace)| self.keyspace_of(entry, *keyspace)).ok_or_else(unknown)
+    }
+
+    fn keyspace_of(&self, entry: &Keyspace, keyspace: KeyspaceRef) -> FrozenKeyspace {
+        let handle = KeyspaceHandle::of_freeze(self.store.clone(), keyspace, self.frozen.clone(), entry.clone());
+        FrozenKeyspace { handle, entry: entry.clone() }
+    }
+}
+
+impl FrozenKeyspace {
+    /// What the store's catalogue said of it: its name, kind, options and format.
+    pub fn entry(&self) -> &Keyspace {
+        &self.entry
+    }
+
+    /// # Errors
+    /// [`KeyspaceError::Format`], if another version recorded it.
+    pub fn format(&self) -> Result<Option<Format>, Error> {
+        self.entry.format().map_err(Error::Keyspace)
+    }
+
+    /// As [`KeyspaceHandle::of_application`].
+    pub fn of_application(self, application: Application) -> FrozenKeyspace {
+        FrozenKeyspace { handle: self.handle.of_application(application), ..self }
+    }
+
+    /// The items whose keys begin with `prefix`, in the order of the keys if it is an ordered keyspace.
+    pub fn items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
+        self.handle.snapshot_items(prefix)
+    }
+
+    /// As [`KeyspaceHandle::scan`].
+    pub fn scan(&self, range: KeyRange) -> Result<SnapshotItems, QueryError> {
+        self.handle.scan(range)
+    }
+
+    /// As [`KeyspaceHandle::query_while`].
+    pub fn query_while(
+        &self,
+        query: &Query,
+        side: QuerySide,
+        range: &KeyRange,
+        rows: &mut dyn RowSink,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<QueryReport, QueryError> {
+        self.handle.query_while(query, side, range, rows, go_on)
+    }
+
+    /// As [`KeyspaceHandle::begin_query`].
+    pub fn begin_query(&self, query: &Query, range: &KeyRange) -> Result<QueryTask, QueryError> {
+        self.handle.begin_query(query, range)
+    }
+
+    /// As [`KeyspaceHandle::betweenness`].
+    pub fn betweenness(
+        &self,
+        edges: &Query,
+        options: &GraphOptions,
+        side: QuerySide,
+        go_on: &mut dyn FnMut(GraphProgress) -> bool,
+    ) -> Result<GraphReport, QueryError> {
+        self.handle.betweenness(edges, options, side, go_on)
+    }
+}

@@ -1,0 +1,141 @@
+//! The moment that a query, a graph or a scan sees: the one of a freeze, or one of its own.
+
+use super::query_scan::QueryError;
+use super::query_task::range_of;
+use super::segment_lists::SegmentLists;
+use crate::api::blocking::KeyspaceHandle;
+use crate::freeze::FrozenPart;
+use crate::hashed::snapshot::{BufferedRecords, Snapshot};
+use crate::ordered::frozen::lists::FrozenLists;
+use crate::ordered::frozen::scan::FrozenScan;
+use crate::ordered::frozen::{FrozenTree, KeySpan};
+use std::sync::Arc;
+use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
+use tapetum_base::error::Error;
+use tapetum_base::keyspace_kind::KeyspaceKind;
+use tapetum_base::media::io::{Io, Task};
+use tapetum_drive::{Purpose, SourceRange};
+use tapetum_kernels::scan::access::ValueHome;
+use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
+
+/// Commands on their way at once while a keyspace is frozen.
+const FREEZE_DEPTH: u32 = 16;
+
+/// An error if nothing of the keyspace can be read: its freeze has ended, or it was dropped.
+pub(super) fn refuse_unreadable(keyspace: &KeyspaceHandle) -> Result<(), QueryError> {
+    let store = keyspace.store();
+    store.refuse_forked()?;
+    match (keyspace.frozen(), keyspace.keyspace().kind()) {
+        (Some((frozen, _)), _) => frozen.check()?,
+        (None, KeyspaceKind::Hashed) => store.hashed().refuse_unservable(keyspace.keyspace())?,
+        (None, _) => store.base().refuse_dropped(keyspace.keyspace())?,
+    }
+    Ok(())
+}
+
+/// Means to take a moment.
+pub(super) fn moment_io(keyspace: &KeyspaceHandle) -> Result<Io, Error> {
+    let queue = keyspace.store().drive().queue_pair(FREEZE_DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+    Ok(Io::new(queue).of(Purpose::Scan))
+}
+
+/// Takes the moment of a span of the keyspace's keys. All of it is held, but by a freeze of the caller's only as long as that lasts.
+pub(super) fn take_moment(keyspace: &KeyspaceHandle, span: KeySpan, io: Io) -> Task<Result<FrozenPart, Error>> {
+    if let Some((frozen, entry)) = keyspace.frozen() {
+        let part = frozen.part(entry);
+        return Box::pin(async move { Ok(part) });
+    }
+    let (of, hashed) = (keyspace.keyspace(), keyspace.store().hashed().clone());
+    match of.kind() {
+        KeyspaceKind::Hashed => Box::pin(async move { Ok(FrozenPart::Hashed(Snapshot::take(hashed, io, of).await?)) }),
+        _ => {
+            let (ordered, list) = (keyspace.store().ordered().clone(), keyspace.store().freezes_list().clone());
+            Box::pin(async move {
+                ordered.write_changed(&io).await;
+                let tree = ordered.freeze_now(of, &span)?;
+                tree.iter().for_each(|tree| list.note_own(hashed.drive.env().now_us(), tree));
+                Ok(FrozenPart::Ordered(tree))
+            })
+        }
+    }
+}
+
+/// The node of one key, now or in a freeze. `None`: there is none.
+pub(super) fn node_of_key(keyspace: &KeyspaceHandle, span: &KeySpan) -> Result<Option<Arc<FrozenTree>>, Error> {
+    match keyspace.frozen().map(|(frozen, entry)| frozen.part(entry)) {
+        Some(FrozenPart::Ordered(tree)) => Ok(tree),
+        Some(FrozenPart::Hashed(_)) => Ok(None),
+        None => keyspace.store().ordered().node_now(keyspace.keyspace(), span),
+    }
+}
+
+/// A moment as a query at the drive reads it.
+pub(super) struct MomentLayout {
+    /// What write buffers had, for the host.
+    pub records: Arc<BufferedRecords>,
+    pub layout: Box<dyn ScanLayout>,
+    pub segments: usize,
+    /// Of an ordered keyspace, for keys that are missed.
+    pub tree: Option<Arc<FrozenTree>>,
+}
+
+impl MomentLayout {
+    pub fn of(part: FrozenPart, span: KeySpan) -> Result<MomentLayout, Error> {
+        Ok(match part {
+            FrozenPart::Hashed(snapshot) => {
+                let (records, segments) = (snapshot.records(), snapshot.segments());
+                MomentLayout { records, layout: Box::new(SegmentLists::new(snapshot)), segments, tree: None }
+            }
+            FrozenPart::Ordered(tree) => MomentLayout {
+                records: Arc::default(),
+                layout: match &tree {
+                    Some(tree) => Box::new(FrozenLists::new(tree.clone(), span)?),
+                    None => Box::new(NoRecords),
+                },
+                segments: 0,
+                tree,
+            },
+        })
+    }
+}
+
+/// The layout of a keyspace that nobody had written to.
+struct NoRecords;
+
+impl ScanLayout for NoRecords {
+    fn next(&mut self, _: &ListLimits) -> Result<Option<ScanList>, LayoutError> {
+        Ok(None)
+    }
+
+    fn again(&mut self, _: u64, _: Option<&StoppedRun>) -> Result<(), LayoutError> {
+        Ok(())
+    }
+
+    fn release(&mut self, _: u64) {}
+
+    fn value(&self, _: &DeferredRecord) -> Result<Option<(ValueHome, Vec<SourceRange>)>, LayoutError> {
+        Ok(None)
+    }
+}
+
+/// The items of keys that a query at the drive missed, read of the same moment.
+pub(super) async fn read_missed(
+    tree: Arc<FrozenTree>,
+    io: Io,
+    missed: Vec<MissedKeys>,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>, LayoutError> {
+    let mut items = Vec::new();
+    for keys in missed {
+        let mut scan = FrozenScan::new(tree.clone(), io.clone(), &range_of(keys))?;
+        let mut has_more = true;
+        while has_more {
+            let mut found = Vec::new();
+            has_more = scan.step(&mut found).await?;
+            for record in found {
+                let value = scan.read(&record).await?;
+                items.push((record.key, value));
+            }
+        }
+    }
+    Ok(items)
+}
