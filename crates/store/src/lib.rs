@@ -35,9 +35,9 @@ mod engines;
 #[cfg(test)]
 #[path = "../tests/common/folder.rs"]
 mod folder;
+mod freeze;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod freeze;
 mod hashed;
 #[cfg(feature = "images")]
 pub mod images;
@@ -57,16 +57,17 @@ pub use api::session::{
     Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, PlainPut, Session, Write,
 };
 pub use api::store::Store;
+pub use freeze::list::{FREEZES_MAX, FREEZES_OF_OWNER_MAX};
+pub use freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport};
 pub use hashed::index;
 pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
-pub use freeze::list::{FREEZES_MAX, FREEZES_OF_OWNER_MAX};
-pub use freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport};
 pub use scan::{
-    Freeze, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide, QueryTask, SnapshotItems,
+    Freeze, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, QueryError, QueryReport, QuerySide,
+    QueryTask, SnapshotItems,
 };
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]

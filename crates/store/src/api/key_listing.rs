@@ -5,11 +5,11 @@
 
 use crate::api::store::Store;
 use crate::hashed::slice::{self, SliceSize};
+use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::Io;
-use std::time::Duration;
 use tapetum_base::request::key_range::{KeyRange, ScanPart};
 use tapetum_drive::Purpose;
 use tapetum_kernels::expiry::Expiry;

@@ -120,11 +120,7 @@ impl Store {
         Ok(Store::of(opened, Arc::default(), None))
     }
 
-    fn of(
-        opened: OpenedEngines,
-        freezes: Arc<FreezeList>,
-        maintenance: Option<Arc<Mutex<Maintenance>>>,
-    ) -> Store {
+    fn of(opened: OpenedEngines, freezes: Arc<FreezeList>, maintenance: Option<Arc<Mutex<Maintenance>>>) -> Store {
         let inner = Inner {
             base: opened.base,
             hashed: opened.hashed,

@@ -4,7 +4,6 @@ use super::list::FreezeList;
 use crate::hashed::HashedEngine;
 use std::sync::Arc;
 use tapetum_base::engine::job::{Job, Others};
-use tapetum_base::media::io::lock;
 
 /// How often it looks at what they keep.
 const LOOK_US: u64 = 100_000;
@@ -20,14 +19,6 @@ impl FreezeJob {
     pub fn new(engine: &Arc<HashedEngine>, freezes: &Arc<FreezeList>) -> FreezeJob {
         FreezeJob { engine: engine.clone(), freezes: freezes.clone(), look_us: 0 }
     }
-
-    /// Whether somebody was refused extents, or a segment could not be written.
-    fn is_short(&self) -> bool {
-        let base = &self.engine.base;
-        let extents = lock(&base.extents);
-        let of_segment = base.geometry.segment_bytes / base.geometry.extent_bytes;
-        extents.are_wanted() || u64::from(extents.free_count()) < of_segment
-    }
 }
 
 impl Job for FreezeJob {
@@ -38,7 +29,7 @@ impl Job for FreezeJob {
         }
         self.look_us = now_us + LOOK_US;
         self.freezes.end_due(&self.engine, now_us);
-        self.is_short() && self.freezes.end_oldest(&self.engine)
+        self.engine.are_extents_wanted() && self.freezes.end_oldest(&self.engine)
     }
 
     fn is_changing(&self) -> bool {

@@ -108,7 +108,11 @@ impl fmt::Display for FreezeError {
             }
             FreezeError::TooMany { limit } => write!(f, "the store has {limit} freezes, its most: release one first"),
             FreezeError::Lasts { limit } => {
-                write!(f, "a freeze lasts at least a millisecond and at most {} hours: renew it later", limit.as_secs() / 3600)
+                write!(
+                    f,
+                    "a freeze lasts at least a millisecond and at most {} hours: renew it later",
+                    limit.as_secs() / 3600
+                )
             }
             FreezeError::Ended { id, why } => {
                 let why = match why {
@@ -160,6 +164,7 @@ pub struct FrozenStore {
     begun_us: u64,
     ends_us: AtomicU64,
     pause_us: u64,
+    stamp: u64,
     keyspaces: Vec<(Keyspace, KeyspaceRef)>,
     hashed: Arc<HashedMoment>,
     trees: BTreeMap<KeyspaceId, Arc<FrozenTree>>,
@@ -196,7 +201,9 @@ impl FrozenStore {
         let mut marks = Vec::new();
         let gate = ordered.close_gate();
         // Deletions of everything take no installer: they are what they are at the moment.
+        let mut stamp = 0;
         let amid = |_| {
+            stamp = base.log.stamp_given();
             let moment = |id| (id, ordered.moment_now(id));
             marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
         };
@@ -231,6 +238,7 @@ impl FrozenStore {
             begun_us: began_us,
             ends_us: AtomicU64::new(began_us.saturating_add(lasts_us)),
             pause_us,
+            stamp,
             keyspaces,
             hashed: moment,
             trees,
@@ -252,7 +260,8 @@ impl FrozenStore {
 
     /// Why it has ended, if it has.
     pub fn ended(&self) -> Option<FreezeEnd> {
-        *lock(&self.end)
+        let is_too_old = self.is_too_old();
+        (*lock(&self.end)).or(is_too_old.then_some(FreezeEnd::FlashNeeded))
     }
 
     /// An error if it has ended.
@@ -295,7 +304,7 @@ impl FrozenStore {
         FreezeReport {
             id: self.id,
             owner: self.owner.clone(),
-            stamp: self.hashed.stamp,
+            stamp: self.stamp,
             moment_unix_ms: self.hashed.now_ms,
             age_us: now_us.saturating_sub(self.begun_us),
             left_us: self.ends_us.load(Ordering::SeqCst).saturating_sub(now_us),

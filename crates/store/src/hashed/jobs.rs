@@ -217,7 +217,7 @@ impl Job for SegmentJob {
         let engine = &self.engine;
         engine.access_clock.advance(engine.now(), || engine.log.stamp_last());
         engine.check_watermark();
-        let mut any = engine.segments.reap(&engine.extents);
+        let mut any = engine.segments.reap(&engine.extents, || engine.are_extents_wanted());
         if any {
             // A large value may have waited for it.
             engine.log.wake();
@@ -267,7 +267,7 @@ impl Job for SegmentJob {
     }
 
     fn close(&mut self) {
-        self.engine.segments.reap(&self.engine.extents);
+        self.engine.segments.reap(&self.engine.extents, || false);
     }
 
     fn phases(&self) -> Vec<Phase> {

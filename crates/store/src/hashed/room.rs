@@ -5,6 +5,7 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::hashed::flush;
 use crate::hashed::large::{LargeExtents, LargeWant};
 use crate::hashed::manifest_room::KeptRoom;
 use crate::hashed::segment::Descriptor;
@@ -108,6 +109,12 @@ impl HashedEngine {
     /// After the store has failed nobody makes room.
     fn wait_for_room(&self) -> Admission {
         self.log.poisoned().map_or_else(Admission::Refuse, |()| Admission::Wait)
+    }
+
+    /// Whether somebody waits for extents, so that freezes have to give some back.
+    pub fn are_extents_wanted(&self) -> bool {
+        let waits_for_flush = self.buffers.sealed().is_some() && !flush::has_room(self);
+        waits_for_flush || lock(&self.extents).are_wanted()
     }
 
     /// Whether there is less room than the reserve, the hidden room, and this many segments more.

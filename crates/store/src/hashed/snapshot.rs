@@ -370,7 +370,8 @@ impl Drop for Waiting {
         let mut desk = lock(&self.engine.snapshot_desk.0);
         desk.waiting.retain(|(since, _)| *since != self.since);
         let DeskState { waiting, last, .. } = &mut *desk;
-        let is_wanted = |(at, of, _): &(u64, KeyspaceId, Arc<HashedMoment>)| waiting.iter().any(|who| who.0 < *at && who.1 == *of);
+        let is_wanted =
+            |(at, of, _): &(u64, KeyspaceId, Arc<HashedMoment>)| waiting.iter().any(|who| who.0 < *at && who.1 == *of);
         let forgotten = last.take_if(|last| !is_wanted(last));
         drop(desk);
         drop(forgotten);

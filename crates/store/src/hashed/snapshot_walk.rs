@@ -27,7 +27,6 @@ pub struct WalkedRecord {
     stored: Vec<u8>,
 }
 
-
 pub struct SnapshotWalk {
     engine: Arc<HashedEngine>,
     io: Io,

@@ -108,7 +108,10 @@ mod tests {
             ended.store(true, Ordering::Relaxed);
             seen
         });
-        assert!(seen.iter().all(|(before, after)| before == after && before % 2 == 0), "half a change, or one meanwhile");
+        assert!(
+            seen.iter().all(|(before, after)| before == after && before % 2 == 0),
+            "half a change, or one meanwhile"
+        );
         assert!(seen.last() > seen.first(), "it opens again");
     }
 }

@@ -3,8 +3,8 @@
 use super::flight::{FlightPlan, attachment};
 use super::graph_gather::extend_attached;
 use super::graph_scan::frames_of;
-use super::query_scan::{QueryError, QueryReport};
 use super::moment::{MomentLayout, moment_io, refuse_unreadable, take_moment};
+use super::query_scan::{QueryError, QueryReport};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::api::session::Application;
 use crate::hashed::large::verify::read_value;
@@ -90,7 +90,8 @@ fn buffered_frames(
     let engine = keyspace.store().hashed();
     let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
     let item = |value: Vec<u8>| Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 };
-    let here = records.items.iter().map(|buffered| Ok((buffered.key.clone(), item(buffered.value(&mut decompressor)?))));
+    let here =
+        records.items.iter().map(|buffered| Ok((buffered.key.clone(), item(buffered.value(&mut decompressor)?))));
     // The moment holds them.
     let there = records.elsewhere.iter().map(|(_, record)| {
         let damaged = |_| Error::Corrupt("a reference to a large value; `check` says where".into());

@@ -126,11 +126,14 @@ impl SegmentTable {
         pins.pinned(&lock(&self.retired))
     }
 
-    /// Frees the extents of retired segments that nobody reads any more; whether there were any.
-    pub fn reap(&self, extents: &Mutex<Extents>) -> bool {
+    /// Frees the extents of retired segments that nobody reads any more; whether there were any. `are_wanted`: somebody waits for extents.
+    pub fn reap(&self, extents: &Mutex<Extents>, are_wanted: impl FnOnce() -> bool) -> bool {
+        // This takes locks of shards, whose holders look at the retired ones.
+        let is_short = !self.snapshots.is_empty() && are_wanted();
         let mut retired = lock(&self.retired);
         let before = retired.len();
-        self.snapshots.give_up_old(&retired, extents);
+        let count = lock(extents).count();
+        self.snapshots.give_up_old(&retired, count.into(), is_short);
         retired.retain(|segment| {
             if Arc::strong_count(segment) > 1 {
                 return true;

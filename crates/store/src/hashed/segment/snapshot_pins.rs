@@ -1,8 +1,8 @@
 //! The flash that a snapshot holds of a hashed keyspace, and how much of it the snapshot may keep from writers.
 //!
 //! Segments and large values that a snapshot holds stay where they are, also when nothing else names them any more: such flash is *pinned*.
-//! 1. A snapshot pins a limited number of extents: an eighth of all, or as many as its owner said. While the free extents are not enough for a
-//!    segment, the oldest one that pins any gives them. One that is given up holds nothing from then on, and its readers get the error that it is too
+//! 1. A snapshot pins a limited number of extents: an eighth of all, or as many as its owner said. While somebody waits for extents, the
+//!    oldest one that pins any gives them. One that is given up holds nothing from then on, and its readers get the error that it is too
 //!    old.
 //! 2. A reader holds the segments that it reads from itself, meanwhile.
 //!
@@ -12,7 +12,6 @@ use super::view::Segment;
 use crate::hashed::large::LargeExtents;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
-use tapetum_base::media::extents::Extents;
 use tapetum_base::media::io::lock;
 
 /// A snapshot may pin one extent of this many.
@@ -106,19 +105,13 @@ impl SnapshotList {
         lock(&self.pins).push(Arc::downgrade(pins));
     }
 
+    pub fn is_empty(&self) -> bool {
+        lock(&self.pins).is_empty()
+    }
+
     /// Gives up snapshots that pin too many of these extents. The oldest come first.
-    pub fn give_up_old(&self, retired: &[Arc<Segment>], extents: &Mutex<Extents>) {
-        if lock(&self.pins).is_empty() {
-            return;
-        }
-        let (is_short, usual_max) = {
-            let extents = lock(extents);
-            let segment_extents = retired.first().map_or(0, |segment| {
-                let geometry = segment.geometry();
-                geometry.segment_bytes / geometry.extent_bytes
-            });
-            (u64::from(extents.free_count()) < segment_extents, u64::from(extents.count()) / PINNED_PART)
-        };
+    pub fn give_up_old(&self, retired: &[Arc<Segment>], extents: u64, is_short: bool) {
+        let usual_max = extents / PINNED_PART;
         let mut snapshots = Vec::new();
         lock(&self.pins).retain(|pins| match pins.upgrade() {
             Some(pins) => {

@@ -5,9 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::media::io::lock;
-use tapetum_drive::{
-    Command, Drive, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Status,
-};
+use tapetum_drive::{Command, Drive, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Status};
 use tapetum_kernels::ordered::{NODE_BYTES, NodePage};
 
 pub enum PageCopy {

@@ -114,6 +114,9 @@ mod tests {
         let places: Vec<usize> = [&b""[..], b"a", b"b", b"b\0", b"ba", b"z"].map(|key| nodes.floor(key)).to_vec();
         assert_eq!(places, [0, 0, 1, 1, 2, 2]);
         assert_eq!([0, 1, 2].map(|place| nodes.anchor(place)), [&b""[..], b"b", b"ba"]);
-        assert!(matches!((nodes.at(0), nodes.at(1), nodes.at(2)), (NodeAt::Slot(7), NodeAt::Copy(PageCopy::Host(_)), NodeAt::Slot(9))));
+        assert!(matches!(
+            (nodes.at(0), nodes.at(1), nodes.at(2)),
+            (NodeAt::Slot(7), NodeAt::Copy(PageCopy::Host(_)), NodeAt::Slot(9))
+        ));
     }
 }

@@ -135,7 +135,8 @@ impl FrozenScan {
         let mut buffer = self.io.allocate(NODE_BYTES).await?;
         self.io.read(map.flash(slot), &mut buffer, 0, NODE_BYTES).await?;
         let page = page_of(self.io.look(&buffer, 0..NODE_BYTES));
-        let checked = nodes.salt(map.address(slot)).map(|salt| NodeRef::check(&page[..], salt).map(|node| node.stamp()));
+        let checked =
+            nodes.salt(map.address(slot)).map(|salt| NodeRef::check(&page[..], salt).map(|node| node.stamp()));
         let is_it = matches!(checked, Some(Ok(stamp)) if stamp <= tree.image_stamp_max);
         tree.check()?;
         if is_it { Ok(page) } else { Err(self.damaged(place).into()) }
@@ -159,7 +160,9 @@ impl FrozenScan {
                 let flash = self.tree.slots.nodes().map().flash(slot);
                 Error::Corrupt(format!("a data node of ordered keyspace {keyspace} at byte {flash} of the drive"))
             }
-            NodeAt::Copy(_) | NodeAt::Cached => Error::Corrupt(format!("a data node of ordered keyspace {keyspace} in memory")),
+            NodeAt::Copy(_) | NodeAt::Cached => {
+                Error::Corrupt(format!("a data node of ordered keyspace {keyspace} in memory"))
+            }
         }
     }
 }

@@ -107,7 +107,19 @@ impl<'a> OrderedBatch<'a> {
         let references = values.iter().map(encoded).collect();
         let mut order: Vec<usize> = (0..writes.len()).collect();
         order.sort_by_key(|place| (writes[*place].keyspace().id(), writes[*place].key()));
-        Ok(OrderedBatch { session, core, list, writes, values, references, order, pages: Vec::new(), pass, passing: None, writer: None })
+        Ok(OrderedBatch {
+            session,
+            core,
+            list,
+            writes,
+            values,
+            references,
+            order,
+            pages: Vec::new(),
+            pass,
+            passing: None,
+            writer: None,
+        })
     }
 
     /// The record of a write for the log.

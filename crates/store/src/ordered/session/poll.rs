@@ -178,7 +178,8 @@ impl Waits {
 
     /// Whether an operation waits for other threads.
     fn wait(&self) -> bool {
-        let at_nodes = self.turns.are_ready() || self.turns.are_starved() || self.turns.are_gated() || self.fetches.await_places();
+        let at_nodes =
+            self.turns.are_ready() || self.turns.are_starved() || self.turns.are_gated() || self.fetches.await_places();
         let for_more = !self.room.is_empty() || !self.extensions.is_empty() || self.held.count() > 0;
         at_nodes || for_more || self.merges.wait()
     }

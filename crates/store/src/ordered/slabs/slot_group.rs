@@ -272,7 +272,8 @@ impl SlotGroup {
 
     /// Bytes of the group in memory.
     pub fn bytes(&self) -> u64 {
-        (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares) + self.held.len()) as u64
+        (size_of::<SlotGroup>() + 3 * size_of_val(&*self.free_bits) + size_of_val(&*self.shares) + self.held.len())
+            as u64
     }
 }
 
