@@ -34,12 +34,14 @@ pub enum ExtentOwner {
     Large,
     /// Checkpoints. Closing the store writes them, and opening it frees them.
     Checkpoint,
+    /// Dead data that freezes still need. It never takes extents: they are handed over when their owners need them no more.
+    Freeze,
 }
 
 impl ExtentOwner {
-    const ALL: [ExtentOwner; 6] = {
+    const ALL: [ExtentOwner; 7] = {
         use ExtentOwner::*;
-        [Collection, Flush, Recovery, Slots, Large, Checkpoint]
+        [Collection, Flush, Recovery, Slots, Large, Checkpoint, Freeze]
     };
 }
 
@@ -284,6 +286,19 @@ impl Extents {
         self.give_back(1);
     }
 
+    /// Hands extents over to another owner.
+    pub fn hand_over(&mut self, extents: impl IntoIterator<Item = u32>, owner: ExtentOwner) {
+        for extent in extents {
+            assert!(extent < self.count() && !self.is_free(extent), "extent {extent} is free");
+            self.owners[extent as usize] = Some(owner);
+        }
+    }
+
+    /// The number of extents that an owner has.
+    pub fn owned(&self, owner: ExtentOwner) -> u32 {
+        self.owners.iter().filter(|of| **of == Some(owner)).count() as u32
+    }
+
     /// Counts `count` free extents as taken, from the open ones and the owner's floor.
     fn draw(&mut self, owner: ExtentOwner, count: u32) {
         if self.is_recovering {
@@ -415,6 +430,8 @@ mod tests {
         // A freed extent fills the floor up first.
         (0..3).for_each(|extent| extents.release(extent));
         assert_eq!((room(&extents), extents.owner(0), extents.owner(10)), ([7, 5, 1], None, Some(Flush)));
+        extents.hand_over(10..12, ExtentOwner::Freeze);
+        assert_eq!([ExtentOwner::Freeze, Flush].map(|owner| extents.owned(owner)), [2, 0]);
         // A floor that was raised waits for freed extents. A lowered one releases extents at once.
         extents.set_floor(Recovery, 8);
         assert_eq!(room(&extents), [6, 5, 0]);

@@ -102,7 +102,7 @@ impl Store {
         let io = queue(drive)?;
         let opened = run(&io, engines::open(drive, &io, options), crashed).ok_or_else(stopped)??;
         let freezes = Arc::default();
-        let job = Box::new(FreezeJob::new(&opened.hashed, &freezes));
+        let job = Box::new(FreezeJob::new(&opened.hashed, &opened.ordered, &freezes));
         let maintenance = Maintenance::new(&opened.base, &opened.all, vec![job], io.of(Purpose::Other));
         Ok(Store::of(opened, freezes, Some(Arc::new(Mutex::new(maintenance)))))
     }

@@ -2,6 +2,7 @@
 
 use super::list::FreezeList;
 use crate::hashed::HashedEngine;
+use crate::ordered::engine::OrderedEngine;
 use std::sync::Arc;
 use tapetum_base::engine::job::{Job, Others};
 
@@ -10,14 +11,15 @@ const LOOK_US: u64 = 100_000;
 
 pub struct FreezeJob {
     engine: Arc<HashedEngine>,
+    ordered: Arc<OrderedEngine>,
     freezes: Arc<FreezeList>,
     /// The next look. What one freeze gives up comes back before another is ended.
     look_us: u64,
 }
 
 impl FreezeJob {
-    pub fn new(engine: &Arc<HashedEngine>, freezes: &Arc<FreezeList>) -> FreezeJob {
-        FreezeJob { engine: engine.clone(), freezes: freezes.clone(), look_us: 0 }
+    pub fn new(engine: &Arc<HashedEngine>, ordered: &Arc<OrderedEngine>, freezes: &Arc<FreezeList>) -> FreezeJob {
+        FreezeJob { engine: engine.clone(), ordered: ordered.clone(), freezes: freezes.clone(), look_us: 0 }
     }
 }
 
@@ -29,6 +31,8 @@ impl Job for FreezeJob {
         }
         self.look_us = now_us + LOOK_US;
         self.freezes.end_due(&self.engine, now_us);
+        self.engine.segments.hand_over_dead(&self.engine.extents);
+        self.ordered.hand_over_dropped();
         self.engine.are_extents_wanted() && self.freezes.end_oldest(&self.engine)
     }
 

@@ -17,7 +17,7 @@ use crate::hashed::key_tables::KeyTables;
 use arc_swap::ArcSwapOption;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use tapetum_base::media::extents::Extents;
+use tapetum_base::media::extents::{ExtentOwner, Extents};
 use tapetum_base::media::io::lock;
 
 pub struct SegmentTable {
@@ -119,6 +119,16 @@ impl SegmentTable {
     pub fn extents_going(&self) -> u64 {
         let of = |segment: &Arc<Segment>| u64::from(segment.descriptor.extent_count()) + segment.large_extents_alone();
         lock(&self.retired).iter().map(of).sum()
+    }
+
+    /// Hands the extents of dead segments and large values that snapshots keep over to freezes.
+    pub fn hand_over_dead(&self, extents: &Mutex<Extents>) {
+        // None of them is freed as long as these locks are held.
+        let retired = lock(&self.retired);
+        for segment in retired.iter() {
+            lock(extents).hand_over(segment.descriptor.extents(), ExtentOwner::Freeze);
+        }
+        self.snapshots.hand_over_large(extents);
     }
 
     /// Extents that snapshots alone keep, of those that these pins hold.

@@ -12,6 +12,7 @@ use super::view::Segment;
 use crate::hashed::large::LargeExtents;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
+use tapetum_base::media::extents::{ExtentOwner, Extents};
 use tapetum_base::media::io::lock;
 
 /// A snapshot may pin one extent of this many.
@@ -88,6 +89,14 @@ impl SnapshotPins {
         of_segments.sum::<u64>() + alone.map(|large| large.0.count()).sum::<u64>()
     }
 
+    /// Hands the extents of dead large values over to freezes.
+    fn hand_over_large(&self, extents: &Mutex<Extents>) {
+        for large in lock(&self.held).large.iter().filter(|large| large.is_alone()) {
+            let runs = large.0.runs().iter().flat_map(|run| run.first..run.first + run.count);
+            lock(extents).hand_over(runs, ExtentOwner::Freeze);
+        }
+    }
+
     pub fn give_up(&self) {
         let gone =
             std::mem::replace(&mut *lock(&self.held), PinnedFlash { is_too_old: true, ..PinnedFlash::default() });
@@ -107,6 +116,12 @@ impl SnapshotList {
 
     pub fn is_empty(&self) -> bool {
         lock(&self.pins).is_empty()
+    }
+
+    /// Hands the extents of large values that snapshots alone keep over to freezes.
+    pub fn hand_over_large(&self, extents: &Mutex<Extents>) {
+        let all: Vec<_> = lock(&self.pins).iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|pins| pins.hand_over_large(extents));
     }
 
     /// Gives up snapshots that pin too many of these extents. The oldest come first.

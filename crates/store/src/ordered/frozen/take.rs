@@ -5,10 +5,12 @@
 use super::{FrozenTree, KeySpan, TreeMoment};
 use crate::ordered::engine::{OrderedEngine, OrderedShared};
 use crate::ordered::gate::ClosedGate;
+use crate::ordered::slabs::group_table::Group;
 use std::sync::Arc;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::io::{Io, lock};
 
 /// Changed pages that a freeze copies rather than waits for: a MiB of them.
@@ -88,6 +90,19 @@ impl OrderedEngine {
         let states = &self.base.keyspaces;
         let (deleted_through, deleted_by) = (states.watermark(keyspace), states.mark(keyspace).watermark);
         TreeMoment { deleted_through, deleted_by, now_ms: self.base.now_ms() }
+    }
+
+    /// Hands the extents of dropped keyspaces that freezes hold over to them.
+    pub fn hand_over_dropped(&self) {
+        for keyspace in self.dropped().into_iter().filter(|id| self.is_held(*id)) {
+            let groups =
+                lock(&self.slots).get(&keyspace).map(|slots| slots.spaces().flat_map(|space| space.groups()).collect());
+            let groups: Vec<Group> = groups.unwrap_or_default();
+            let mut extents = lock(&self.base.extents);
+            groups
+                .iter()
+                .for_each(|group| extents.hand_over(group.first..group.first + group.extents, ExtentOwner::Freeze));
+        }
     }
 
     /// Whether a freeze holds flash of a keyspace.
