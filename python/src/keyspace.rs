@@ -2,19 +2,17 @@
 
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
-use crate::rows::Rows;
+use crate::reading::{self, KeysAsked, QueryAsked, ReadKeyspace};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tapetum::Expiry;
-use tapetum::query::{QueryText, compile};
 use tapetum::{
-    Condition, Error, Initial, Item, KeyBound, KeyRange, Keyspace as KeyspaceEntry, KeyspaceError, KeyspaceHandle,
-    KeyspaceKind, KeyspaceRef, KeyspaceState, Limits, Outcome, Request, Write,
+    Condition, Error, Initial, Keyspace as KeyspaceEntry, KeyspaceError, KeyspaceHandle, KeyspaceRef, KeyspaceState,
+    Limits, Outcome, Request, Write,
 };
 use tapetum_kernels::scan::Format;
-use tapetum_kernels::scan::query::MisfitPolicy;
 
 /// Bytes, or text, which is stored as UTF-8.
 pub struct Key(Vec<u8>);
@@ -131,69 +129,6 @@ impl Keyspace {
         let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
         Ok(matches!(outcome, Outcome::Stored { .. }))
     }
-
-    /// The range of keys that the arguments ask for.
-    fn range(handle: &KeyspaceHandle, keys: KeysAsked) -> PyResult<KeyRange> {
-        let KeysAsked { prefix, start, end, reverse } = keys;
-        let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
-        if !is_ordered && (start.is_some() || end.is_some() || reverse) {
-            return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
-        }
-        let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
-        if let Some(Key(prefix)) = prefix {
-            range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
-            range.from = KeyBound::Included(prefix);
-        }
-        range.from = start.map_or(range.from, |Key(start)| KeyBound::Included(start));
-        range.to = end.map_or(range.to, |Key(end)| KeyBound::Excluded(end));
-        Ok(range)
-    }
-}
-
-/// The keys that a scan covers.
-struct KeysAsked {
-    prefix: Option<Key>,
-    start: Option<Key>,
-    end: Option<Key>,
-    reverse: bool,
-}
-
-/// The arguments each of which makes a scan a query.
-struct QueryAsked<'a> {
-    condition: Option<&'a str>,
-    select: Option<&'a str>,
-    group_by: Option<&'a str>,
-    having: Option<&'a str>,
-    order_by: Option<&'a str>,
-    limit: Option<u64>,
-    fields: Option<&'a str>,
-    on_error: &'a str,
-}
-
-impl QueryAsked<'_> {
-    fn is_given(&self) -> bool {
-        let texts = [self.condition, self.select, self.group_by, self.having, self.order_by, self.fields];
-        texts.into_iter().any(|part| part.is_some())
-    }
-
-    fn run(&self, py: Python<'_>, keyspace: &Handle<KeyspaceHandle>, range: KeyRange) -> PyResult<Rows> {
-        let policy = match self.on_error {
-            "raise" => MisfitPolicy::Fail,
-            "skip" => MisfitPolicy::Skip,
-            other => return Err(PyValueError::new_err(format!("on_error is {other:?}: say raise or skip"))),
-        };
-        let unknown =
-            "the format of the records is not known: give fields, here or to store.keyspace(name, fields=...)";
-        let format = match self.fields {
-            Some(fields) => fields_of(py, fields)?,
-            None => keyspace.get()?.format().map_err(errors::store)?.ok_or_else(|| errors::store(unknown))?,
-        };
-        let &QueryAsked { condition, group_by, having, order_by, limit, .. } = self;
-        let text =
-            QueryText { condition, select: self.select.unwrap_or("*"), group_by, having, order_by, limit, policy };
-        let compiled = compile(&format, &text).map_err(|error| errors::query(py, &error))?;
-        Rows::new(keyspace, compiled, range)
-    }
 }
 
 /// The format of records, parsed from its text.
@@ -306,28 +241,9 @@ impl Keyspace {
         fields: Option<&str>,
         on_error: &str,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let handle = self.handle()?;
-        let is_ordered = handle.keyspace().kind() == KeyspaceKind::Ordered;
         let asked = QueryAsked { condition: r#where, select, group_by, having, order_by, limit, fields, on_error };
-        if asked.is_given() {
-            if reverse || (!is_ordered && prefix.is_some()) {
-                return Err(errors::store(
-                    "a query is of all keys, or of a range of an ordered keyspace, and its rows have order_by",
-                ));
-            }
-            let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            return Ok(Bound::new(py, asked.run(py, &self.handle, range)?)?.into_any());
-        }
-        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let items = if is_ordered {
-            let range = Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            Items::of(self.handle.all(), handle.scan(range).map_err(errors::store)?.take(limit))?
-        } else {
-            let text = prefix.as_ref().map_or(&b""[..], Key::bytes).to_vec();
-            Keyspace::range(&handle, KeysAsked { prefix, start, end, reverse })?;
-            Items::of(self.handle.all(), handle.items_with_prefix(&text).take(limit))?
-        };
-        Ok(Bound::new(py, items)?.into_any())
+        let keys = KeysAsked { prefix, start, end, reverse };
+        reading::scan(py, ReadKeyspace::Live(self.handle()?), self.handle.all(), keys, &asked)
     }
 
     /// The format of the records, if it was set.
@@ -382,45 +298,5 @@ fn write<'a>(keyspace: KeyspaceRef, key: &'a Key, value: Option<&'a Key>) -> Wri
     match value {
         Some(value) => Write::Put { keyspace, key, value: value.bytes(), flags: 0, expiry: Expiry::NONE },
         None => Write::Delete { keyspace, key },
-    }
-}
-
-/// The first key behind all keys with a prefix; `None` if there is none.
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|byte| *byte < 0xff)?;
-    let mut after = prefix[..=last].to_vec();
-    after[last] += 1;
-    Some(after)
-}
-
-type ItemSource = Box<dyn Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send>;
-
-/// Items of a scan, as pairs of key and value.
-#[pyclass(frozen, module = "tapetum")]
-pub struct Items {
-    items: Handle<Mutex<ItemSource>>,
-}
-
-impl Items {
-    fn of(
-        handles: &Arc<StoreHandles>,
-        items: impl Iterator<Item = Result<(Vec<u8>, Item), Error>> + Send + 'static,
-    ) -> PyResult<Items> {
-        let items: ItemSource = Box::new(items);
-        Ok(Items { items: handles.hold(Mutex::new(items))? })
-    }
-}
-
-#[pymethods]
-impl Items {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)>> {
-        let items = self.items.get()?;
-        let next = py.detach(|| items.lock().unwrap_or_else(PoisonError::into_inner).next());
-        let next = next.transpose().map_err(errors::store)?;
-        Ok(next.map(|(key, item)| (PyBytes::new(py, &key), PyBytes::new(py, &item.value))))
     }
 }

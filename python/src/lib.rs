@@ -9,10 +9,12 @@
 
 mod byte_size;
 mod errors;
+mod freeze;
 mod handles;
 mod keyspace;
 mod loader;
 mod pipeline;
+mod reading;
 mod rows;
 mod samples;
 mod store;
@@ -31,7 +33,9 @@ fn _tapetum(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("QueryError", module.py().get_type::<errors::QueryError>())?;
     module.add_class::<keyspace::Keyspace>()?;
     module.add_class::<store::Store>()?;
-    module.add_class::<keyspace::Items>()?;
+    module.add_class::<freeze::Freeze>()?;
+    module.add_class::<freeze::FrozenKeyspace>()?;
+    module.add_class::<reading::Items>()?;
     module.add_class::<rows::Rows>()?;
     module.add_class::<pipeline::Pipeline>()?;
     module.add_class::<loader::ImageSet>()?;

@@ -7,7 +7,8 @@
 //!    starter may hold.
 
 use crate::errors;
-use crate::handles::Handle;
+use crate::handles::{Handle, StoreHandles};
+use crate::reading::ReadKeyspace;
 use crate::words::PythonWords;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -23,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tapetum::query::{CompiledQuery, OrderedRows};
-use tapetum::{KeyRange, KeyspaceHandle, QueryReport};
+use tapetum::{KeyRange, QueryReport};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::Scalar;
 
@@ -35,7 +36,7 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 /// Rows of a query. pyarrow, pandas, Polars, DuckDB and others take it as a table, by `__arrow_c_stream__`.
 #[pyclass(frozen, module = "tapetum")]
 pub struct Rows {
-    keyspace: Handle<KeyspaceHandle>,
+    keyspace: Handle<ReadKeyspace>,
     query: Arc<CompiledQuery>,
     range: KeyRange,
     report: Arc<Mutex<Option<QueryReport>>>,
@@ -44,8 +45,13 @@ pub struct Rows {
 impl Rows {
     /// # Errors
     /// [`errors::ClosedError`].
-    pub fn new(keyspace: &Handle<KeyspaceHandle>, query: CompiledQuery, range: KeyRange) -> PyResult<Rows> {
-        let keyspace = keyspace.all().hold((*keyspace.get()?).clone())?;
+    pub fn new(
+        keyspace: ReadKeyspace,
+        all: &Arc<StoreHandles>,
+        query: CompiledQuery,
+        range: KeyRange,
+    ) -> PyResult<Rows> {
+        let keyspace = all.hold(keyspace)?;
         Ok(Rows { keyspace, query: Arc::new(query), range, report: Arc::default() })
     }
 }
@@ -129,7 +135,7 @@ struct QueryRun {
 impl QueryRun {
     fn run(
         &mut self,
-        keyspace: &KeyspaceHandle,
+        keyspace: &ReadKeyspace,
         query: &CompiledQuery,
         range: &KeyRange,
         report: &Mutex<Option<QueryReport>>,
@@ -149,7 +155,7 @@ impl QueryRun {
     /// `None` if the reader is gone.
     fn rows(
         &mut self,
-        keyspace: &KeyspaceHandle,
+        keyspace: &ReadKeyspace,
         query: &CompiledQuery,
         range: &KeyRange,
     ) -> Result<Option<QueryReport>, String> {

@@ -2,6 +2,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::errors;
+use crate::freeze::Freeze;
 use crate::handles::StoreHandles;
 use crate::keyspace::{Keyspace, fields_of};
 use crate::loader::{ImageSet, import};
@@ -209,6 +210,13 @@ impl Store {
             }
         }
         Keyspace::of(found, handles_of(slf))
+    }
+
+    /// Freezes the store: all keyspaces as they are now, for so many seconds unless it is renewed or released. It may keep `flash` bytes of
+    /// flash from writers, a quarter of the store's capacity if that is not given.
+    #[pyo3(signature = (seconds=60.0, *, owner="python", flash=None), text_signature = "($self, seconds=60, *, owner='python', flash=None)")]
+    fn freeze(slf: &Bound<'_, Self>, seconds: f64, owner: &str, flash: Option<ByteSize>) -> PyResult<Freeze> {
+        Freeze::take(slf.py(), &store_of(slf)?, handles_of(slf), seconds, owner, flash)
     }
 
     /// Drops a keyspace with all its items.

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 use tapetum::images::{ImportError, PictureError, PictureProblem, SetError};
-use tapetum::{Error, KeyspaceError, OpenError, QueryError};
+use tapetum::{Error, FreezeError, KeyspaceError, OpenError, QueryError};
 use tapetum_drive::{FlashError, Size};
 
 pub trait PythonWords: Display {
@@ -29,6 +29,15 @@ impl PythonWords for Error {
             Error::ReadOnly => "the store was opened to read: open it without read_only=True to change it".into(),
             Error::Keyspace(error) => error.words(),
             _ => format!("{self}{}", arguments_of(self)),
+        }
+    }
+}
+
+impl PythonWords for FreezeError {
+    fn words(&self) -> String {
+        match self {
+            FreezeError::Store(error) => error.words(),
+            _ => self.to_string(),
         }
     }
 }

@@ -367,3 +367,41 @@ def test_threads_share_a_store(store):
     [thread.join() for thread in threads]
     assert len(dict(store.scan())) == 200
     assert store.get("3:49") == b"\3" * 49
+
+
+def test_a_freeze_shows_its_moment_again_and_again(store):
+    sorted_ = store.keyspace("sorted", create=True, ordered=True, fields="key: id string; value: score json $.score int")
+    for number in range(500):
+        store.put(f"key {number}", b"before")
+        sorted_.put(f"key {number:04}", f'{{"score": {number}}}')
+    before = dict(store.scan()), list(sorted_.scan())
+    with store.freeze(30, owner="a test") as freeze:
+        for number in range(0, 500, 3):
+            store.put(f"key {number}", b"after")
+            sorted_.delete(f"key {number:04}")
+        store.drop_keyspace("sorted")
+        frozen = freeze.keyspace("sorted")
+        for _ in range(2):
+            assert dict(freeze.keyspace().scan()) == before[0]
+            assert list(frozen.scan()) == before[1]
+        assert list(frozen.scan(start="key 0010", end="key 0012", reverse=True)) == before[1][10:12][::-1]
+        assert len(list(frozen.scan("key 03"))) == 100
+        assert sorted(freeze.keyspaces()) == ["default", "sorted"] and frozen.fields
+        stats = freeze.stats()
+        assert stats["owner"] == "a test" and 0 < stats["left_seconds"] <= 30
+        freeze.renew(60)
+        assert freeze.stats()["left_seconds"] > 30
+        with pytest.raises(tapetum.Error, match="no keyspace"):
+            freeze.keyspace("none")
+    with pytest.raises(tapetum.ClosedError):
+        freeze.stats()
+    with pytest.raises(tapetum.Error, match="has ended: it was released"):
+        frozen.scan()
+    with pytest.raises(ValueError, match="seconds"):
+        store.freeze(-1)
+    with pytest.raises(tapetum.Error, match="at most 24 hours"):
+        store.freeze(1e7)
+    held = [store.freeze(9) for _ in range(8)]
+    with pytest.raises(tapetum.Error, match="as many as one owner may have"):
+        store.freeze(9)
+    del held

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tapetum::images::{ImageChance, ImagePlan, PictureError, PictureProblem};
-use tapetum::{Error, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, Store, Write};
+use tapetum::{Error, KeyspaceHandle, QueryError, Store, Write};
 
 /// The most names in a folder.
 const CHILDREN_MAX: usize = 1 << 20;
@@ -39,6 +39,12 @@ pub struct FileError {
 impl FileError {
     pub fn new(code: FileErrorCode, told: impl Display) -> FileError {
         FileError { code, told: told.to_string() }
+    }
+}
+
+impl From<QueryError> for FileError {
+    fn from(error: QueryError) -> FileError {
+        FileError::new(FileErrorCode::Unknown, error.words())
     }
 }
 
@@ -191,20 +197,10 @@ impl FileName {
         if self.key.is_empty() { String::new() } else { format!("{}/", self.key) }
     }
 
-    /// The keys below a folder.
-    fn below(&self, keyspace: &KeyspaceHandle) -> Result<impl Iterator<Item = Result<Vec<u8>, Error>>, FileError> {
-        let prefix = self.prefix().into_bytes();
-        let (hashed, ordered) = match keyspace.keyspace().kind() {
-            KeyspaceKind::Ordered => {
-                let range = KeyRange { from: KeyBound::Included(prefix.clone()), ..KeyRange::default() };
-                let range = if prefix.is_empty() { KeyRange::default() } else { range };
-                (None, Some(keyspace.scan(range)?))
-            }
-            _ => (Some(keyspace.items_with_prefix(&prefix)), None),
-        };
-        let items = hashed.into_iter().flatten().chain(ordered.into_iter().flatten());
-        let keys = items.map(|item| item.map(|(key, _)| key));
-        Ok(keys.take_while(move |key| key.as_ref().map_or(true, |key| key.starts_with(&prefix))))
+    /// The keys below a folder, as they are now.
+    fn below(&self, keyspace: &KeyspaceHandle) -> Result<impl Iterator<Item = Result<Vec<u8>, QueryError>>, FileError> {
+        let mut items = keyspace.snapshot_items(self.prefix().as_bytes())?;
+        Ok(std::iter::from_fn(move || items.next_key().map(|listed| listed.map(|listed| listed.key)).transpose()))
     }
 }
 

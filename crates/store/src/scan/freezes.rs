@@ -110,6 +110,11 @@ impl Freeze {
         self.view.store.renew_freeze(self.view.id(), lasts)
     }
 
+    /// Ends it. Readers that have begun end with [`QueryError::SnapshotTooOld`].
+    pub fn release(&self) {
+        self.view.store.freezes_list().end(self.view.id(), FreezeEnd::Released);
+    }
+
     /// Leaves it until its time is over, or it is released by its id.
     pub fn leave(mut self) -> FrozenView {
         self.is_owned = false;
@@ -191,6 +196,10 @@ impl FrozenKeyspace {
     /// What the store's catalogue said of it: its name, kind, options and format.
     pub fn entry(&self) -> &Keyspace {
         &self.entry
+    }
+
+    pub fn store(&self) -> &Store {
+        self.handle.store()
     }
 
     /// # Errors
