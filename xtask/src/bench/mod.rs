@@ -12,6 +12,7 @@ mod embedded;
 mod extstore;
 mod filter_scan;
 mod floods;
+mod freezes;
 pub mod images;
 mod latency;
 mod latency_by_load;
@@ -50,7 +51,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 36] = [
+pub const ROWS: [Row; 37] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -82,6 +83,7 @@ pub const ROWS: [Row; 36] = [
     contest!(queries::GRAPH, "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered"),
     Row::new("scan-rows", scan_rows::run, "--rounds 1"),
     Row::new("service", service::run, "--items 2000 --rounds 1"),
+    Row::new("freezes", freezes::run, "--items 2000 --rounds 1 --seconds 0"),
     Row::new("transfer", transfer::run, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
     Row::new("walk", walk::run, "--scale 0.0005 --rounds 1"),
     Row::new("block", block::run, "--device 64MiB --rounds 1 --seconds 1 --depths 4"),
