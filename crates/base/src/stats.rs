@@ -99,6 +99,16 @@ pub struct Stats {
     pub flash_read_commands: u64,
     /// Sealed write buffers that wait for their flush.
     pub buffers_sealed: u64,
+    /// Freezes that have not ended.
+    pub freezes: u64,
+    /// Flash that freezes keep from writers. What two of them keep counts twice.
+    pub freeze_flash_bytes: u64,
+    /// Memory that freezes hold.
+    pub freeze_memory_bytes: u64,
+    /// The age of the oldest freeze.
+    pub freeze_age_us: u64,
+    /// The longest time that writers of ordered keyspaces waited for a freeze.
+    pub freeze_pause_us: u64,
 }
 
 /// One figure of [`Stats`], under the name that `tapetum stats` prints.
@@ -173,6 +183,11 @@ store_figures!(
     large_write_bytes: true, "Bytes of values written to such extents, a part of flash_write_bytes",
     flushes: true, "Write buffers that became segments",
     buffers_sealed: false, "Write buffers that wait for their flush",
+    freezes: false, "Freezes that have not ended",
+    freeze_flash_bytes: false, "Flash that freezes keep from writers; what two of them keep counts twice",
+    freeze_memory_bytes: false, "Memory that freezes hold",
+    freeze_age_us: false, "The age of the oldest freeze in microseconds",
+    freeze_pause_us: false, "The longest time in microseconds that writers of ordered keyspaces waited for a freeze",
     collections: true, "Runs of the collector",
     evictions: true, "Items dropped to make room for new ones",
     segments_evicted: true, "Segments that those items were in",

@@ -3,12 +3,14 @@
 //! ```text
 //! superblock:<name> <number>      manifest:<name> <number>
 //! segment:<number> <name>=<number> …
-//! groups:<keyspace>:<class> <name>=<number> …      tree:<keyspace> <name>=<number> …
+//! groups:<keyspace>:<class> <name>=<number> …      tree:<keyspace> <name>=<number> …      freeze:<id> <name>=<number> …
 //! area:<offset> <bytes> <kind> [<segment>]
 //! ```
 //! Pure.
 
-use tapetum::inspect::{AREA_KINDS, Area, AreaKind, GroupInspection, SegmentInspection, TreeInspection};
+use tapetum::inspect::{
+    AREA_KINDS, Area, AreaKind, FreezeInspection, GroupInspection, SegmentInspection, TreeInspection,
+};
 use tapetum::{Inspection, KeyPlace, Location, NodePlace, RecordFacts};
 
 pub fn kind_name(kind: AreaKind) -> &'static str {
@@ -28,6 +30,9 @@ pub fn to_lines(inspection: &Inspection) -> Vec<(String, String)> {
     }
     for tree in &inspection.trees {
         lines.push((format!("tree:{}", tree.keyspace), joined(&tree.fields())));
+    }
+    for freeze in &inspection.freezes {
+        lines.push((format!("freeze:{}", freeze.id), joined(&freeze.fields())));
     }
     for area in &inspection.areas {
         let segment = area.segment.map_or(String::new(), |segment| format!(" {segment}"));
@@ -51,7 +56,7 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
         match part {
             "superblock" => inspection.superblock.push((rest.into(), number(value)?)),
             "manifest" => inspection.manifest.push((rest.into(), number(value)?)),
-            "segment" | "groups" | "tree" => {
+            "segment" | "groups" | "tree" | "freeze" => {
                 let fields = value.split(' ').map(|field| {
                     let (name, value) = field.split_once('=').ok_or_else(wrong)?;
                     Ok((name, number(value)?))
@@ -73,7 +78,7 @@ pub fn from_lines(lines: &[(String, String)]) -> Result<Inspection, String> {
     Ok(inspection)
 }
 
-/// Adds a segment, groups or a tree. Unknown fields of a newer server are ignored.
+/// Adds a segment, groups, a tree or a freeze. Unknown fields of a newer server are ignored.
 fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
     match part {
         "segment" => {
@@ -89,6 +94,13 @@ fn add_fields(part: &str, fields: &[(&str, u64)], inspection: &mut Inspection) {
                 groups.set(name, *value);
             }
             inspection.groups.push(groups);
+        }
+        "freeze" => {
+            let mut freeze = FreezeInspection::default();
+            for (name, value) in fields {
+                freeze.set(name, *value);
+            }
+            inspection.freezes.push(freeze);
         }
         _ => {
             let mut tree = TreeInspection::default();
@@ -219,6 +231,7 @@ mod tests {
             segments: vec![segment],
             groups: vec![GroupInspection { keyspace: 3, class: 2, slots_used: 9, ..GroupInspection::default() }],
             trees: vec![TreeInspection { keyspace: 3, nodes: 8, ..TreeInspection::default() }],
+            freezes: vec![FreezeInspection { id: 1 << 40, flash_bytes: 4096, ..FreezeInspection::default() }],
             areas: areas.collect(),
         };
         let mut lines = to_lines(&inspection);

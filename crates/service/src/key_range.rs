@@ -1,12 +1,4 @@
-//! The range of keys that begin alike. Pure.
-
-use tapetum::{KeyBound, KeyRange};
-
-/// The keys that begin with `prefix`, in their order.
-pub fn of_prefix(prefix: &[u8]) -> KeyRange {
-    let from = if prefix.is_empty() { KeyBound::Unbounded } else { KeyBound::Included(prefix.to_vec()) };
-    KeyRange { from, to: successor(prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded), is_reverse: false }
-}
+//! The end of the keys that begin alike. Pure.
 
 /// The first key behind all that begin with `prefix`; `None` if there is none.
 pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {

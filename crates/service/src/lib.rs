@@ -13,6 +13,7 @@
 //! Threads: a [`service::Service`] belongs to one; the [`socket::listener`] has a thread for each client.
 
 pub mod caller;
+pub mod duration;
 pub mod escapes;
 pub mod execute;
 pub mod failure;

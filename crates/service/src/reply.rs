@@ -1,7 +1,7 @@
 //! What is answered. Plain data, but for rows of queries, which go through [`crate::caller::Caller::row`].
 
 use serde::{Deserialize, Serialize};
-use tapetum::Expiry;
+use tapetum::{Expiry, FreezeReport};
 use tapetum_drive::engine::StageSnapshot;
 use tapetum_kernels::scan::ScalarType;
 
@@ -38,6 +38,7 @@ pub enum Reply {
     NoPicture(String),
     /// What the stages of pipelines have done since the store was opened.
     Stages(Vec<StageRow>),
+    Freezes(Vec<FreezeRow>),
 }
 
 /// What became of an item that was to be stored.
@@ -50,6 +51,40 @@ pub enum Verdict {
     Bad(String),
     /// It was not stored, for a reason that is not its own.
     Failed(String),
+}
+
+/// A freeze: see [`tapetum::FreezeReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FreezeRow {
+    pub id: u64,
+    pub owner: String,
+    pub stamp: u64,
+    pub moment_unix_ms: u64,
+    pub age_us: u64,
+    pub left_us: u64,
+    pub pause_us: u64,
+    pub copied_nodes: u64,
+    pub keyspaces: u64,
+    pub flash_bytes: u64,
+    pub memory_bytes: u64,
+}
+
+impl From<FreezeReport> for FreezeRow {
+    fn from(report: FreezeReport) -> FreezeRow {
+        FreezeRow {
+            id: report.id,
+            owner: report.owner,
+            stamp: report.stamp,
+            moment_unix_ms: report.moment_unix_ms,
+            age_us: report.age_us,
+            left_us: report.left_us,
+            pause_us: report.pause_us,
+            copied_nodes: report.copied_nodes,
+            keyspaces: report.keyspaces as u64,
+            flash_bytes: report.flash_bytes,
+            memory_bytes: report.memory_bytes,
+        }
+    }
 }
 
 /// A stage's counters: see [`tapetum_drive::engine::StageSnapshot`].
@@ -94,8 +129,8 @@ pub struct KeyspaceRow {
     pub kind: String,
     pub is_ordered: bool,
     pub is_dropping: bool,
-    /// Of ordered keyspaces, expired ones included.
-    pub items: u64,
+    /// Of ordered keyspaces, expired ones included. `None` in a freeze.
+    pub items: Option<u64>,
     /// The text of a format; of one of another version it says so.
     pub format: Option<String>,
     pub block_device: Option<BlockDeviceSize>,

@@ -18,13 +18,16 @@ pub enum Role {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// One keyspace and how many items it has; all of them without a name. Answered with [`crate::reply::Reply::Keyspaces`].
+    /// One keyspace and how many items it has; all of them without a name. Answered with [`crate::reply::Reply::Keyspaces`]. Of a freeze nobody
+    /// counts the items.
     Keyspaces {
         name: Option<String>,
+        freeze: Option<u64>,
     },
     /// The format of a keyspace's records.
     Format {
         keyspace: String,
+        freeze: Option<u64>,
     },
     CreateKeyspace(CreateKeyspace),
     DropKeyspace {
@@ -74,16 +77,18 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
-    /// The items of an ordered keyspace, in their order.
+    /// The items of an ordered keyspace, in their order, at one moment: now, or that of the freeze with this id.
     Scan {
         keyspace: String,
+        freeze: Option<u64>,
         range: Range,
         limit: Option<u64>,
         wanted: ScanWanted,
     },
-    /// The items of any keyspace whose keys begin so, in no order that means anything if it is hashed.
+    /// The items of any keyspace whose keys begin so, in no order that means anything if it is hashed, at one moment as a scan's.
     List {
         keyspace: String,
+        freeze: Option<u64>,
         #[serde(with = "serde_bytes")]
         prefix: Vec<u8>,
         wanted: ListWanted,
@@ -104,6 +109,18 @@ pub enum Request {
     },
     /// Pictures through a pipeline. Answered with a picture, or why there is none, of each.
     RunPictures(RunPictures),
+    /// Freezes all keyspaces. Answered with the freeze's report, as a list of one.
+    Freeze(Freeze),
+    /// The freezes that have not ended, the oldest first. Answered with [`crate::reply::Reply::Freezes`].
+    Freezes,
+    /// Lets a freeze last so long from now on. Answered with its report.
+    RenewFreeze {
+        id: u64,
+        lasts_ms: u64,
+    },
+    ReleaseFreeze {
+        id: u64,
+    },
     /// The store's figures, and the number of items of each keyspace.
     Figures,
     /// Reads what is on flash and looks at its checksums; of a store that is not served, at all that ties it together as well. Answered with figures,
@@ -133,6 +150,14 @@ pub struct CreateKeyspace {
     pub block_device: Option<BlockDeviceSize>,
     /// Whether it may be there already, of the same kind.
     pub may_exist: bool,
+}
+
+/// A freeze that is asked for: see [`tapetum::FreezeOptions`]. It stays when the client goes, until its time is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    pub owner: String,
+    pub lasts_ms: u64,
+    pub flash_bytes_max: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,6 +228,8 @@ pub enum Side {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
     pub keyspace: String,
+    /// The freeze whose moment is queried.
+    pub freeze: Option<u64>,
     pub words: QueryWords,
     pub range: Range,
     pub side: Side,
@@ -224,6 +251,7 @@ pub struct GetFields {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Betweenness {
     pub keyspace: String,
+    pub freeze: Option<u64>,
     /// Its rows are edges: the node that each leads from, and that to which it leads.
     pub words: QueryWords,
     pub side: Side,
@@ -248,8 +276,8 @@ impl Request {
     /// What whoever asks must be allowed to do, and with which keyspace; without one, with the store.
     pub fn needs(&self) -> (Role, Option<&str>) {
         match self {
-            Request::Keyspaces { name } => (Role::Read, name.as_deref()),
-            Request::Format { keyspace }
+            Request::Keyspaces { name, .. } => (Role::Read, name.as_deref()),
+            Request::Format { keyspace, .. }
             | Request::CheckFormat { keyspace, .. }
             | Request::Get { keyspace, .. }
             | Request::RunPipeline { keyspace, .. }
@@ -268,7 +296,13 @@ impl Request {
             | Request::RenameKeyspace { from: name, .. }
             | Request::SetFormat { keyspace: name, .. }
             | Request::GrowBlockDevice { name, .. } => (Role::Admin, Some(name)),
-            Request::Figures | Request::Check | Request::Inspect => (Role::Read, None),
+            Request::Figures
+            | Request::Check
+            | Request::Inspect
+            | Request::Freeze(_)
+            | Request::Freezes
+            | Request::RenewFreeze { .. }
+            | Request::ReleaseFreeze { .. } => (Role::Read, None),
             Request::Grow { .. } | Request::ResizeMemory { .. } => (Role::Admin, None),
         }
     }

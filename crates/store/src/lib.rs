@@ -57,7 +57,7 @@ pub use api::session::{
     Application, Ask, Busy, ItemPipeline, KEPT_BYTES_MAX, KeyDigest, Limits, OPERATIONS_MAX, PlainPut, Session, Write,
 };
 pub use api::store::Store;
-pub use freeze::list::{FREEZES_MAX, FREEZES_OF_OWNER_MAX};
+pub use freeze::list::{FREEZES_MAX, FREEZES_OF_OWNER_MAX, LASTS_MAX as FREEZE_LASTS_MAX};
 pub use freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport};
 pub use hashed::index;
 pub use hashed::large::ValueLimits;

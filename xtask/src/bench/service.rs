@@ -91,6 +91,7 @@ fn query(keyspace: &str, condition: Option<&str>, select: &str) -> Request {
     };
     Request::Query(Query {
         keyspace: keyspace.into(),
+        freeze: None,
         words,
         range: Range::default(),
         side: Side::Drive,
@@ -99,11 +100,17 @@ fn query(keyspace: &str, condition: Option<&str>, select: &str) -> Request {
 }
 
 fn requests() -> [(&'static str, Request); 5] {
-    let scan =
-        Request::Scan { keyspace: "ordered".into(), range: Range::default(), limit: None, wanted: ScanWanted::Items };
+    let scan = Request::Scan {
+        keyspace: "ordered".into(),
+        freeze: None,
+        range: Range::default(),
+        limit: None,
+        wanted: ScanWanted::Items,
+    };
     let edges = QueryWords { fields: EDGE_FIELDS.into(), select: "source, target".into(), ..QueryWords::default() };
     let graph = Request::Betweenness(Betweenness {
         keyspace: "edges".into(),
+        freeze: None,
         words: edges,
         side: Side::Drive,
         application: None,

@@ -10,6 +10,8 @@ pub struct Inspection {
     pub groups: Vec<GroupInspection>,
     /// Trees of ordered keyspaces; empty while nobody has the store open.
     pub trees: Vec<TreeInspection>,
+    /// Freezes that have not ended, the oldest first; empty while nobody has the store open.
+    pub freezes: Vec<FreezeInspection>,
     /// The areas of the drive, from its first byte to its last.
     pub areas: Vec<Area>,
 }
@@ -140,6 +142,18 @@ named_numbers!(
     depth_max: "Nodes of the search layer on the longest way to a data node.",
     depth_mean_tenths: "On the mean way, in tenths.",
     search_bytes: "What the search layer takes in memory.",
+);
+
+named_numbers!(
+    "A freeze.",
+    FreezeInspection,
+    id: "By which it is named.",
+    age_us: "How long ago it was made.",
+    left_us: "How long until it ends by itself.",
+    keyspaces: "That it shows.",
+    flash_bytes: "Flash that it keeps from writers, alone or with other freezes.",
+    memory_bytes: "Memory that it holds.",
+    pause_us: "How long writers of ordered keyspaces waited for it.",
 );
 
 /// Names of the classes of slots, by their codes.

@@ -6,6 +6,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
 use crate::cli::fields_arguments::GetArguments;
+use crate::cli::freeze_arguments::{FreezeArguments, FreezeCommand};
 use crate::cli::generate_arguments::GenerateCommand;
 use crate::cli::graph_arguments::GraphCommand;
 use crate::cli::help::HelpArguments;
@@ -129,10 +130,12 @@ pub enum Command {
         #[arg(long)]
         long: bool,
         /// Ask the server that listens there rather than open the data
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "data", "drive", "memory"])]
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
+        #[command(flatten)]
+        freeze: FreezeArguments,
         #[command(flatten)]
         store: StoreArguments,
     },
@@ -146,13 +149,15 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "jsonl")]
         format: Format,
         /// Print the items of a damaged store that can be read, also of one that does not open, and count the others
-        #[arg(long, conflicts_with = "memcached")]
+        #[arg(long, conflicts_with_all = ["memcached", "freeze"])]
         skip_bad: bool,
         /// Ask the server that listens there rather than open the data: a backup while it serves
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "data", "drive", "memory"])]
+        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
+        #[command(flatten)]
+        freeze: FreezeArguments,
         #[command(flatten)]
         store: StoreArguments,
     },
@@ -191,6 +196,9 @@ pub enum Command {
     /// Make, list, describe, drop and rename the keyspaces of a store
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
+    /// Make, list, renew and release freezes: moments of a served store that stay
+    #[command(subcommand)]
+    Freeze(FreezeCommand),
     /// Give a store more flash, or a running server more or less memory
     Resize(ResizeArguments),
     /// Test every checksum and invariant of a store that no server has open

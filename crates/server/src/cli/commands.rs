@@ -15,9 +15,12 @@ use tapetum::{NewStore, Options, Place};
 #[cfg(feature = "images")]
 use super::pictures;
 use super::reach::Reached;
-use super::{generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments, serve};
+use super::{
+    freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments, serve,
+};
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
+use crate::cli::freeze_arguments::FreezeArguments;
 use crate::cli::keyspace_arguments::DEFAULT_NAME;
 use crate::cli::pipeline_arguments::PipelineCommand;
 use crate::logging;
@@ -181,13 +184,12 @@ fn run(command: Command) -> Outcome {
         ),
         Command::List { prefix, long, memcached: Some(address), .. } => list_remote(&address, &prefix, long),
         Command::Dump { prefix, format, memcached: Some(address), .. } => dump_remote(&address, &prefix, format),
-        Command::List { prefix, long, memcached: None, keyspace, store } => {
-            list_lines(&prefix, &keyspace.keyspace, &store, ListWanted::Keys, |keys| LineShape::Keys {
-                keys,
-                is_long: long,
-            })
+        Command::List { prefix, long, memcached: None, keyspace, freeze, store } => {
+            let target = KeyspaceTarget::new(&store, &keyspace.keyspace);
+            let shape = |keys| LineShape::Keys { keys, is_long: long };
+            list_lines(&prefix, target, freeze, ListWanted::Keys, shape)
         }
-        Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store } => {
+        Command::Dump { prefix, format, skip_bad: true, memcached: None, keyspace, store, .. } => {
             check_memory(store.memory)?;
             let (place, options) = (store.place(), offline_options(&store));
             // A damaged store may not say the keyspace's format, so the prefix is taken as bytes.
@@ -195,8 +197,9 @@ fn run(command: Command) -> Outcome {
             let (mut out, mut complaints) = (output::stdout(), std::io::stderr());
             repair::dump(&place, &options, &keyspace.keyspace, &prefix, format, &mut out, &mut complaints)
         }
-        Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, store } => {
-            list_lines(&prefix, &keyspace.keyspace, &store, ListWanted::Items, |_| LineShape::Items(format))
+        Command::Dump { prefix, format, skip_bad: false, memcached: None, keyspace, freeze, store } => {
+            let target = KeyspaceTarget::new(&store, &keyspace.keyspace);
+            list_lines(&prefix, target, freeze, ListWanted::Items, |_| LineShape::Items(format))
         }
         Command::Generate(command) => generating::run(&command),
         Command::Graph(command) => graphs::run(&command),
@@ -210,6 +213,7 @@ fn run(command: Command) -> Outcome {
         }
         Command::Help(arguments) => help::run(&arguments),
         Command::Keyspace(command) => keyspaces::run(command),
+        Command::Freeze(command) => freezes::run(command),
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {
@@ -443,14 +447,15 @@ fn get(key: &str, target: KeyspaceTarget<'_>) -> Outcome {
 /// Prints a line of each key or item whose key begins with `prefix`.
 fn list_lines(
     prefix: &str,
-    keyspace: &str,
-    store: &StoreArguments,
+    target: KeyspaceTarget<'_>,
+    FreezeArguments { freeze }: FreezeArguments,
     wanted: ListWanted,
     shape: impl FnOnce(KeyText) -> LineShape,
 ) -> Outcome {
-    let mut reached = Reached::for_reading(store)?;
+    let KeyspaceTarget { store, keyspace } = target;
+    let mut reached = Reached::for_reading(store)?.at(freeze);
     let keys = KeyText::new(reached.format(keyspace)?.as_ref());
-    let request = Request::List { keyspace: keyspace.into(), prefix: keys.prefix(prefix)?, wanted };
+    let request = Request::List { keyspace: keyspace.into(), freeze, prefix: keys.prefix(prefix)?, wanted };
     let mut out = output::stdout();
     let mut lines = LinesCaller::new(shape(keys), &mut out);
     let asked = reached.ask(request, &mut lines);

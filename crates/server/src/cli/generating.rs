@@ -86,7 +86,7 @@ fn fill(tables: &[GeneratedTable<'_>], arguments: &StoreArguments, into: &IntoAr
     // Closing the store makes all items durable, once.
     for KeyspaceRow { name, items, .. } in reached.close(filled)? {
         if tables.iter().any(|table| table.name == name) {
-            tell(&format!("{name}: {items} items"));
+            tell(&format!("{name}: {} items", items.unwrap_or(0)));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::cli::arguments::StoreArguments;
+use crate::cli::freeze_arguments::FreezeArguments;
 use crate::cli::ranges::memory;
 use crate::cli::scan_arguments::{OnError, RunSide};
 use crate::tools::graph_text::EdgesText;
@@ -62,6 +63,8 @@ pub struct BetweennessArguments {
     /// Tell on standard error how much was read, sent and returned
     #[arg(long)]
     pub explain: bool,
+    #[command(flatten)]
+    pub freeze: FreezeArguments,
     #[command(flatten)]
     pub store: StoreArguments,
 }

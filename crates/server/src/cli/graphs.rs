@@ -31,7 +31,7 @@ pub fn run(GraphCommand::Bc(arguments): &GraphCommand) -> Outcome {
     let signals = os::termination_signals()?;
     let units = arguments.units.map(|units| vec![("betweenness".to_owned(), u16::from(units))]);
     let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store) };
-    let mut reached = Reached::new(&arguments.store, &options, Access::Read)?;
+    let mut reached = Reached::new(&arguments.store, &options, Access::Read)?.at(arguments.freeze.freeze);
     let format = match format {
         Some(format) => format,
         None => reached.kept_format(&arguments.edges.keyspace)?,
@@ -89,6 +89,7 @@ fn betweenness(
 ) -> Outcome {
     let request = Request::Betweenness(Betweenness {
         keyspace: arguments.edges.keyspace.clone(),
+        freeze: arguments.freeze.freeze,
         words,
         side: arguments.run.into(),
         application: arguments.application.clone(),

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tapetum::{BlockDevice, checked_keyspace_name};
 
 use crate::cli::arguments::{CreationArguments, StoreArguments};
+use crate::cli::freeze_arguments::FreezeArguments;
 use tapetum_service::size;
 
 /// The keyspace that every store has.
@@ -35,12 +36,14 @@ pub enum KeyspaceCommand {
         #[command(flatten)]
         creation: CreationArguments,
     },
-    /// Print a store's keyspaces, one a line: its name, its kind, how many items it has, its block device and its format, if it has
-    /// them, with tabs between
+    /// Print a store's keyspaces, one a line: its name, its kind, how many items it has (- in a freeze, of which nobody counts
+    /// them), its block device and its format, if it has them, with tabs between
     List {
         /// As JSON, with numbers, kinds, states and formats, dropped ones included whose room has not come back
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        freeze: FreezeArguments,
         #[command(flatten)]
         store: StoreArguments,
     },

@@ -37,8 +37,8 @@ pub fn run(command: KeyspaceCommand) -> Outcome {
             let created = change(&store, &creating_options(&store, &creation), request);
             created.and_then(|()| say(&format!("keyspace {name} was created")))
         }
-        KeyspaceCommand::List { json, store } => {
-            let keyspaces = Reached::for_reading(&store)?.keyspaces(None)?;
+        KeyspaceCommand::List { json, freeze, store } => {
+            let keyspaces = Reached::for_reading(&store)?.at(freeze.freeze).keyspaces(None)?;
             print(&list(keyspaces, json))
         }
         KeyspaceCommand::Show { name, store } => print(&show(&found(&store, &name)?)),
@@ -95,7 +95,8 @@ fn list(mut keyspaces: Vec<KeyspaceRow>, json: bool) -> String {
     let line = |keyspace: &KeyspaceRow| {
         let format = keyspace.format.as_ref().map_or(String::new(), |format| format!("\t{format}"));
         let device = keyspace.block_device.map_or(String::new(), |device| format!("\t{}", device_text(device)));
-        format!("{}\t{}\t{}{device}{format}\n", keyspace.name, keyspace.kind, keyspace.items)
+        let items = keyspace.items.map_or("-".into(), |items| items.to_string());
+        format!("{}\t{}\t{items}{device}{format}\n", keyspace.name, keyspace.kind)
     };
     keyspaces.iter().filter(|keyspace| !keyspace.is_dropping).map(line).collect()
 }
@@ -107,7 +108,7 @@ fn why_not_dropped(keyspace: &KeyspaceRow) -> String {
         None if keyspace.is_ordered => "an ordered keyspace".into(),
         None => format!("a {} keyspace", keyspace.kind),
     };
-    let (name, items) = (&keyspace.name, size::grouped(keyspace.items));
+    let (name, items) = (&keyspace.name, size::grouped(keyspace.items.unwrap_or(0)));
     format!(
         "{name} is {what} with {items} items, which would be gone for good: give --yes to drop it; nothing was changed"
     )
@@ -127,7 +128,8 @@ fn device_text(device: BlockDeviceSize) -> String {
 }
 
 fn show(keyspace: &KeyspaceRow) -> String {
-    let KeyspaceRow { name, kind, items, .. } = keyspace;
+    let KeyspaceRow { name, kind, .. } = keyspace;
+    let items = keyspace.items.unwrap_or(0);
     let format = keyspace.format.as_deref().unwrap_or("none: set one with `tapetum keyspace format`");
     let device = keyspace.block_device.map_or(String::new(), |device| {
         format!("size    {}\ngroups  {}\n", size::shown(device.size_bytes), device.group_blocks)

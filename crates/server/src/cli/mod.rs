@@ -3,6 +3,8 @@
 pub mod arguments;
 pub mod commands;
 pub mod fields_arguments;
+pub mod freeze_arguments;
+mod freezes;
 pub mod generate_arguments;
 mod generating;
 pub mod graph_arguments;

@@ -43,7 +43,7 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
 
 /// Makes the keyspace if there is none.
 fn make_keyspace(service: &mut Service, name: &str) -> Outcome {
-    match service.gather(Request::Format { keyspace: name.into() }) {
+    match service.gather(Request::Format { keyspace: name.into(), freeze: None }) {
         Err(Failure { kind: FailureKind::UnknownKeyspace, .. }) => {
             let wanted = CreateKeyspace { name: name.into(), is_ordered: false, block_device: None, may_exist: true };
             service.gather(Request::CreateKeyspace(wanted))?;

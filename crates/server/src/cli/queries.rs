@@ -34,7 +34,8 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
         }
     }
     let options = Options { compute_units: units.unwrap_or_default(), ..offline_options(&arguments.store) };
-    let mut reached = Reached::new(&arguments.store, &options, Access::Read)?;
+    let freeze = arguments.freeze.freeze;
+    let mut reached = Reached::new(&arguments.store, &options, Access::Read)?.at(freeze);
     if arguments.is_query() {
         let format = match format {
             Some(format) => format,
@@ -52,7 +53,7 @@ pub fn scan(arguments: &ScanArguments) -> Outcome {
     }
     let range = arguments.range(&KeyText::new(format.as_ref()))?.into();
     let wanted = if arguments.count { ScanWanted::Count } else { ScanWanted::Items };
-    let request = Request::Scan { keyspace: name.into(), range, limit: arguments.limit, wanted };
+    let request = Request::Scan { keyspace: name.into(), freeze, range, limit: arguments.limit, wanted };
     let mut out = output::stdout();
     let mut lines = LinesCaller::new(LineShape::Items(arguments.item_format()?), &mut out);
     let asked = reached.ask(request, &mut lines);
@@ -97,6 +98,7 @@ impl From<RunSide> for Side {
 fn query(reached: &mut Reached, format: &Format, arguments: &ScanArguments) -> Outcome {
     let request = Request::Query(Query {
         keyspace: arguments.keyspace().into(),
+        freeze: arguments.freeze.freeze,
         words: words(format, arguments)?,
         range: arguments.range(&KeyText::new(Some(format)))?.into(),
         side: side(arguments)?,

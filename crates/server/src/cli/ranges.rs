@@ -1,9 +1,16 @@
 //! The ranges of the command line's options. A value outside is refused with the range.
 
-use tapetum_service::size;
+use std::time::Duration;
+
+use tapetum_service::{duration, size};
 
 /// A year.
 pub const IDLE_SECONDS_MAX: i64 = 365 * 86_400;
+
+/// How long a freeze may last between two renewals.
+pub fn freeze_lasts(text: &str) -> Result<Duration, String> {
+    duration::within(text, Duration::from_millis(1), tapetum::FREEZE_LASTS_MAX)
+}
 
 /// Less holds no segment; more no file system.
 pub fn capacity(text: &str) -> Result<u64, String> {

@@ -16,6 +16,8 @@ use crate::tools::key_text::KeyText;
 /// See the [module](self).
 pub struct Reached {
     pub service: Service,
+    /// The freeze whose keyspaces are asked for, rather than those there are now.
+    freeze: Option<u64>,
 }
 
 /// How a keyspace's items are found and read.
@@ -39,7 +41,12 @@ impl Reached {
                 "the running server computes with the threads that it was started with: it ignores --units and --compute-units",
             );
         }
-        Ok(Reached { service })
+        Ok(Reached { service, freeze: None })
+    }
+
+    /// The same, for keyspaces as a freeze has them.
+    pub fn at(self, freeze: Option<u64>) -> Reached {
+        Reached { freeze, ..self }
     }
 
     pub fn ask(&mut self, request: Request, caller: &mut dyn Caller) -> Outcome {
@@ -58,7 +65,7 @@ impl Reached {
 
     /// How a keyspace's items are found and read.
     pub fn shape(&mut self, keyspace: &str) -> Result<KeyspaceShape, Box<dyn Error>> {
-        let told = match self.gather(Request::Format { keyspace: keyspace.into() })?.pop() {
+        let told = match self.gather(Request::Format { keyspace: keyspace.into(), freeze: self.freeze })?.pop() {
             Some(Reply::Format(told)) => told,
             _ => FormatRow::default(),
         };
@@ -87,7 +94,7 @@ impl Reached {
 
     /// The keyspaces, or the one of a name.
     pub fn keyspaces(&mut self, name: Option<&str>) -> Result<Vec<KeyspaceRow>, Box<dyn Error>> {
-        match self.gather(Request::Keyspaces { name: name.map(str::to_owned) })?.pop() {
+        match self.gather(Request::Keyspaces { name: name.map(str::to_owned), freeze: self.freeze })?.pop() {
             Some(Reply::Keyspaces(rows)) => Ok(rows),
             _ => Ok(Vec::new()),
         }

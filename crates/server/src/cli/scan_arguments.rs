@@ -4,6 +4,7 @@ use clap::Args;
 use tapetum::{KeyBound, KeyRange};
 
 use crate::cli::arguments::StoreArguments;
+use crate::cli::freeze_arguments::FreezeArguments;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::tools::item_lines::Format;
 use crate::tools::key_text::KeyText;
@@ -42,6 +43,8 @@ pub struct ScanArguments {
     pub format: Option<ScanFormat>,
     #[command(flatten)]
     pub query: QueryArguments,
+    #[command(flatten)]
+    pub freeze: FreezeArguments,
     #[command(flatten)]
     pub store: StoreArguments,
 }

@@ -357,7 +357,7 @@ fn a_thousand_requests_of_one_client_are_answered_in_their_order() {
     let mut stream = UnixStream::connect(scratch.socket()).unwrap();
     // Of the format of a keyspace that is there, and of one that is not.
     let request = |name: &str| {
-        let request = tapetum_service::request::Request::Format { keyspace: name.into() };
+        let request = tapetum_service::request::Request::Format { keyspace: name.into(), freeze: None };
         framed_data(FrameKind::Request, &request).unwrap()
     };
     let pair = [request("default"), request("nowhere")].concat();

@@ -1,13 +1,13 @@
 //! Items: one by its key, those of a range in their order, and all that a keyspace has.
 
-use tapetum::{Item, KeyRange, KeyspaceHandle, KeyspaceKind, ListCursor, ListedKey, QueryError, SnapshotItems};
+use tapetum::{Item, KeyRange, KeyspaceHandle, ListedKey, SnapshotItems};
 
 use super::OpenStore;
+use super::read_keyspace::ReadKeyspace;
 use crate::caller::{Caller, CallerLeft};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::format_check;
 use crate::item_limit;
-use crate::key_range;
 use crate::reply::{ItemRow, KeyRow, Reply};
 use crate::request::{ListWanted, ScanWanted};
 
@@ -57,50 +57,31 @@ pub struct Scanning {
     pub wanted: ScanWanted,
 }
 
-pub fn scan(open: OpenStore<'_>, name: &str, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let items = open.keyspace(name)?.scan(asked.range).map_err(|error| open.failure(error))?;
+pub fn scan(keyspace: &ReadKeyspace<'_>, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
+    let items = keyspace.scan(asked.range)?;
     let most = asked.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut telling = TellingItems::new(asked.wanted);
     for item in items.take(most) {
-        let (key, item) = item.map_err(|error| open.failure(error))?;
+        let (key, item) = item.map_err(|error| keyspace.failure(error))?;
         telling.push(key, item, caller)?;
     }
     telling.finish(caller)
 }
 
+/// The keys that begin with `prefix`, or their items.
 pub fn list(
-    open: OpenStore<'_>,
-    name: &str,
+    keyspace: &ReadKeyspace<'_>,
     prefix: &[u8],
     wanted: ListWanted,
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let keyspace = open.keyspace(name)?;
-    match (wanted, keyspace.keyspace().kind()) {
-        (ListWanted::Keys, KeyspaceKind::Ordered) => list_ordered(open, &keyspace, prefix, caller),
-        (ListWanted::Items, KeyspaceKind::Ordered) => {
-            let range = key_range::of_prefix(prefix);
-            scan(open, name, Scanning { range, limit: None, wanted: ScanWanted::Items }, caller)
-        }
-        (wanted, _) => list_hashed(open, &keyspace, prefix, wanted, caller),
-    }
-}
-
-/// As they are at this moment.
-fn list_hashed(
-    open: OpenStore<'_>,
-    keyspace: &KeyspaceHandle,
-    prefix: &[u8],
-    wanted: ListWanted,
-    caller: &mut dyn Caller,
-) -> Result<(), Failure> {
-    let mut items = keyspace.snapshot_items(prefix).map_err(|error| snapshot_failure(open, error))?;
+    let mut items = keyspace.items(prefix)?;
     match wanted {
         ListWanted::Keys => {
             let mut telling = TellingKeys::default();
             loop {
-                look_on(open, &mut items, caller)?;
-                match items.next_key().map_err(|error| snapshot_failure(open, error))? {
+                look_on(keyspace, &mut items, caller)?;
+                match items.next_key().map_err(|error| keyspace.failure(error))? {
                     Some(listed) => telling.push(listed, caller)?,
                     None => return telling.finish(caller),
                 }
@@ -109,8 +90,8 @@ fn list_hashed(
         ListWanted::Items => {
             let mut telling = TellingItems::new(ScanWanted::Items);
             loop {
-                look_on(open, &mut items, caller)?;
-                match items.next().transpose().map_err(|error| snapshot_failure(open, error))? {
+                look_on(keyspace, &mut items, caller)?;
+                match items.next().transpose().map_err(|error| keyspace.failure(error))? {
                     Some((key, item)) => telling.push(key, item, caller)?,
                     None => return telling.finish(caller),
                 }
@@ -120,38 +101,14 @@ fn list_hashed(
 }
 
 /// Reads until there is an item. Few of many may be wanted, and nothing is told meanwhile.
-fn look_on(open: OpenStore<'_>, items: &mut SnapshotItems, caller: &mut dyn Caller) -> Result<(), Failure> {
+fn look_on(keyspace: &ReadKeyspace<'_>, items: &mut SnapshotItems, caller: &mut dyn Caller) -> Result<(), Failure> {
     while items.needs_part() {
-        items.read_part().map_err(|error| snapshot_failure(open, error))?;
+        items.read_part().map_err(|error| keyspace.failure(error))?;
         if caller.has_left() {
             return Err(CallerLeft.into());
         }
     }
     Ok(())
-}
-
-fn snapshot_failure(open: OpenStore<'_>, error: QueryError) -> Failure {
-    match error {
-        QueryError::Store(error) => open.failure(error),
-        error => Failure::new(FailureKind::Store, error.to_string()),
-    }
-}
-
-/// Keys are read with their values, as a scan of the keyspace has them.
-fn list_ordered(
-    open: OpenStore<'_>,
-    keyspace: &KeyspaceHandle,
-    prefix: &[u8],
-    caller: &mut dyn Caller,
-) -> Result<(), Failure> {
-    let mut keys = TellingKeys::default();
-    let mut next = Some(ListCursor::of_range(key_range::of_prefix(prefix)));
-    while let Some(cursor) = next {
-        let part = open.store.list_keys(keyspace.keyspace(), &cursor).map_err(|error| open.failure(error))?;
-        part.keys.into_iter().try_for_each(|listed| keys.push(listed, caller))?;
-        next = part.next;
-    }
-    keys.finish(caller)
 }
 
 /// Tells keys, some at once.

@@ -1,23 +1,35 @@
 //! Keyspaces: which there are, and changes of them.
 
-use tapetum::{BlockDevice, Keyspace, KeyspaceKind, KeyspaceState};
+use tapetum::{BlockDevice, FrozenKeyspace, Keyspace, KeyspaceKind, KeyspaceState};
 use tapetum_kernels::scan::Format;
 
-use super::OpenStore;
+use super::read_keyspace::ReadKeyspace;
+use super::{OpenStore, freezes};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::Failure;
 use crate::format_check;
 use crate::reply::{BlockDeviceSize, FormatRow, KeyspaceRow, Reply};
 use crate::request::CreateKeyspace;
 
-pub fn list(open: OpenStore<'_>, name: Option<&str>, caller: &mut dyn Caller) -> Result<(), Failure> {
+pub fn list(
+    open: OpenStore<'_>,
+    name: Option<&str>,
+    freeze: Option<u64>,
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    if let Some(id) = freeze {
+        let keyspaces = freezes::find(open, id)?.keyspaces();
+        let wanted =
+            keyspaces.iter().map(FrozenKeyspace::entry).filter(|entry| name.is_none_or(|name| entry.name == name));
+        return Ok(caller.take(Reply::Keyspaces(wanted.map(|entry| row(entry.clone(), None)).collect()))?);
+    }
     let id = name.map(|name| Ok::<_, Failure>(open.keyspace(name)?.id())).transpose()?;
     let all = open.store.count_items().map_err(|error| open.failure(error))?;
     let wanted = all.into_iter().filter(|(keyspace, _)| id.is_none_or(|id| keyspace.id == id));
-    Ok(caller.take(Reply::Keyspaces(wanted.map(row).collect()))?)
+    Ok(caller.take(Reply::Keyspaces(wanted.map(|(keyspace, items)| row(keyspace, Some(items))).collect()))?)
 }
 
-fn row((keyspace, items): (Keyspace, u64)) -> KeyspaceRow {
+fn row(keyspace: Keyspace, items: Option<u64>) -> KeyspaceRow {
     let format = match keyspace.format() {
         Ok(format) => format.map(|format| format.to_string()),
         // Of another version.
@@ -37,10 +49,14 @@ fn row((keyspace, items): (Keyspace, u64)) -> KeyspaceRow {
     }
 }
 
-pub fn format(open: OpenStore<'_>, keyspace: &str, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let keyspace = open.keyspace(keyspace)?;
-    let format = keyspace.format().map_err(|error| open.failure(error))?;
-    let is_ordered = keyspace.keyspace().kind() == KeyspaceKind::Ordered;
+pub fn format(
+    open: OpenStore<'_>,
+    keyspace: &str,
+    freeze: Option<u64>,
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    let keyspace = ReadKeyspace::find(open, keyspace, freeze)?;
+    let (format, is_ordered) = (keyspace.format()?, keyspace.kind() == KeyspaceKind::Ordered);
     Ok(caller.take(Reply::Format(FormatRow { fields: format.map(|format| format.to_string()), is_ordered }))?)
 }
 
@@ -72,14 +88,10 @@ pub fn set_format(open: OpenStore<'_>, keyspace: &str, fields: Option<&str>) -> 
 }
 
 pub fn check_format(open: OpenStore<'_>, keyspace: &str, fields: &str, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let (keyspace, format) = (open.keyspace(keyspace)?, parsed(fields)?);
+    let (keyspace, format) = (ReadKeyspace::find(open, keyspace, None)?, parsed(fields)?);
     let mut check = format_check::FormatCheck::new(&format);
-    let all: Box<dyn Iterator<Item = _>> = match keyspace.keyspace().kind() {
-        KeyspaceKind::Ordered => Box::new(keyspace.scan(<_>::default()).map_err(|error| open.failure(error))?),
-        _ => Box::new(keyspace.items()),
-    };
-    for item in all {
-        let (key, item) = item.map_err(|error| open.failure(error))?;
+    for item in keyspace.items(b"")? {
+        let (key, item) = item.map_err(|error| keyspace.failure(error))?;
         check.look(key, &item);
         if check.items().is_multiple_of(4096) && caller.has_left() {
             return Err(CallerLeft.into());

@@ -4,11 +4,13 @@
 
 mod check;
 mod costs;
+mod freezes;
 mod items;
 mod keyspaces;
 #[cfg(feature = "images")]
 mod pictures;
 mod queries;
+mod read_keyspace;
 mod storing;
 
 use tapetum::{Application, KeyspaceHandle, Place, Store};
@@ -21,6 +23,7 @@ use crate::pipelines::{self, ItemRun, PipelineRun};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::serving_store::ServingStore;
+use read_keyspace::ReadKeyspace;
 
 /// Bytes of an output that are told at once.
 const PART_BYTES: usize = 4 << 20;
@@ -77,8 +80,8 @@ impl OpenStore<'_> {
 /// What was told to the caller before holds. [`crate::failure::FailureKind::Cancelled`], if the caller has left.
 pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
     match request {
-        Request::Keyspaces { name } => keyspaces::list(open, name.as_deref(), caller),
-        Request::Format { keyspace } => keyspaces::format(open, &keyspace, caller),
+        Request::Keyspaces { name, freeze } => keyspaces::list(open, name.as_deref(), freeze, caller),
+        Request::Format { keyspace, freeze } => keyspaces::format(open, &keyspace, freeze, caller),
         Request::CreateKeyspace(wanted) => keyspaces::create(open, &wanted),
         Request::DropKeyspace { name } => open.store.drop_keyspace(&name).map_err(|error| open.failure(error)),
         Request::RenameKeyspace { from, to } => {
@@ -94,10 +97,13 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
             storing::store(open, &keyspace, &items, keeps_existing, caller)
         }
         Request::Delete { keyspace, key } => items::delete(open, &keyspace, &key, caller),
-        Request::Scan { keyspace, range, limit, wanted } => {
-            items::scan(open, &keyspace, items::Scanning { range: range.into(), limit, wanted }, caller)
+        Request::Scan { keyspace, freeze, range, limit, wanted } => {
+            let keyspace = ReadKeyspace::find(open, &keyspace, freeze)?;
+            items::scan(&keyspace, items::Scanning { range: range.into(), limit, wanted }, caller)
         }
-        Request::List { keyspace, prefix, wanted } => items::list(open, &keyspace, &prefix, wanted, caller),
+        Request::List { keyspace, freeze, prefix, wanted } => {
+            items::list(&ReadKeyspace::find(open, &keyspace, freeze)?, &prefix, wanted, caller)
+        }
         Request::Query(asked) => queries::query(open, asked, caller),
         Request::GetFields(asked) => queries::get_fields(open, &asked, caller),
         Request::Betweenness(asked) => queries::betweenness(open, &asked, caller),
@@ -111,6 +117,10 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::RunPictures(_) => Err(Failure::bad(
             "this tapetum was built without pictures: build the one that serves the store with --features images",
         )),
+        Request::Freeze(asked) => freezes::freeze(open, asked, caller),
+        Request::Freezes => freezes::list(open, caller),
+        Request::RenewFreeze { id, lasts_ms } => freezes::renew(open, id, lasts_ms, caller),
+        Request::ReleaseFreeze { id } => freezes::release(open, id),
         Request::Figures => figures(open, caller),
         Request::Check => check::run(open, caller),
         Request::Inspect => {

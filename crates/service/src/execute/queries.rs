@@ -3,15 +3,16 @@
 use std::cell::RefCell;
 
 use tapetum::query::{CompiledQuery, GroupOrder, OrderedRows, QueryText, compile};
-use tapetum::{GraphOptions, KeyRange, QueryError, QueryReport, QuerySide};
+use tapetum::{GraphOptions, KeyRange, QueryReport, QuerySide};
 use tapetum_kernels::graph::{Direction, Normalization, Sampling};
 use tapetum_kernels::scan::query::MisfitPolicy;
 use tapetum_kernels::scan::{Format, Scalar, ScalarType};
 
 use super::OpenStore;
 use super::costs::CostsBegun;
+use super::read_keyspace::{ReadKeyspace, failure_of_query};
 use crate::caller::{Caller, CallerLeft};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::reply::{Column, Costs, Graph, Misfits, Queried, Reply};
 use crate::request::{Betweenness, GetFields, Query, QueryWords, Side, Sources};
 
@@ -43,20 +44,10 @@ impl From<Side> for QuerySide {
     }
 }
 
-fn failure(open: OpenStore<'_>, error: QueryError) -> Failure {
-    match error {
-        QueryError::Store(error) => open.failure(error),
-        QueryError::Cancelled => CallerLeft.into(),
-        error @ (QueryError::TooManyReplaced | QueryError::SnapshotTooOld | QueryError::Result) => {
-            Failure::new(FailureKind::Store, error.to_string())
-        }
-        error => Failure::bad(error.to_string()),
-    }
-}
-
 pub fn query(open: OpenStore<'_>, asked: Query, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let Query { keyspace, words, range, side, application } = asked;
-    let (compiled, keyspace) = (words.compile()?, open.keyspace_for(&keyspace, application.as_deref())?);
+    let Query { keyspace, freeze, words, range, side, application } = asked;
+    let (compiled, keyspace) = (words.compile()?, ReadKeyspace::find(open, &keyspace, freeze)?);
+    let keyspace = keyspace.for_application(application.as_deref())?;
     let range = KeyRange::from(range);
     let costs = CostsBegun::now(open.store);
     tell_columns(&compiled, caller)?;
@@ -66,8 +57,7 @@ pub fn query(open: OpenStore<'_>, asked: Query, caller: &mut dyn Caller) -> Resu
     let mut show = |row: &[Option<Scalar<'_>>]| caller.borrow_mut().row(row);
     let mut take = |values: &[Option<Scalar<'_>>]| ordered.push(values, &mut show);
     let mut go_on = || !caller.borrow_mut().has_left();
-    let report = keyspace.query_while(&compiled.query, side.into(), &range, &mut take, &mut go_on);
-    let report = report.map_err(|error| failure(open, error))?;
+    let report = keyspace.query_while(&compiled.query, side.into(), &range, &mut take, &mut go_on)?;
     // Groups are chosen and put in order here, because they are few.
     ordered.finish(&mut show);
     let queried = told(&report, &compiled.group_order, open.units_of("scan"), costs.until_now(open.store));
@@ -81,7 +71,7 @@ pub fn get_fields(open: OpenStore<'_>, asked: &GetFields, caller: &mut dyn Calle
     tell_columns(&compiled, caller)?;
     let mut take = |values: &[Option<Scalar<'_>>]| caller.row(values);
     let report = keyspace.get_fields(&asked.key, &compiled.query, asked.side.into(), &mut take);
-    match report.map_err(|error| failure(open, error))? {
+    match report.map_err(|error| failure_of_query(open, error))? {
         None => Ok(()),
         Some(report) => {
             let units = open.units_of("fields");
@@ -92,7 +82,8 @@ pub fn get_fields(open: OpenStore<'_>, asked: &GetFields, caller: &mut dyn Calle
 }
 
 pub fn betweenness(open: OpenStore<'_>, asked: &Betweenness, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let keyspace = open.keyspace_for(&asked.keyspace, asked.application.as_deref())?;
+    let keyspace = ReadKeyspace::find(open, &asked.keyspace, asked.freeze)?;
+    let keyspace = keyspace.for_application(asked.application.as_deref())?;
     let edges = asked.words.compile()?;
     let options = GraphOptions {
         direction: if asked.is_undirected { Direction::Undirected } else { Direction::Directed },
@@ -111,8 +102,7 @@ pub fn betweenness(open: OpenStore<'_>, asked: &Betweenness, caller: &mut dyn Ca
     let report = keyspace.betweenness(&edges.query, &options, asked.side.into(), &mut |progress| {
         let progress = Reply::Progress { done: progress.slices_done, of: progress.slices };
         caller.take(progress).is_ok() && !caller.has_left()
-    });
-    let report = report.map_err(|error| failure(open, error))?;
+    })?;
     let units = open.units_of("betweenness");
     let queried = told(&report.query, &edges.group_order, units, costs.until_now(open.store));
     let summary = report.summary;

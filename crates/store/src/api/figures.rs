@@ -21,6 +21,7 @@ impl Store {
         }
         let mut stats = self.base().stats();
         self.engines().iter().for_each(|engine| engine.add_stats(&mut stats));
+        self.freezes_list().add_stats(self.hashed(), &mut stats);
         stats
     }
 

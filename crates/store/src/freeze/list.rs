@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tapetum_base::media::io::lock;
+use tapetum_base::stats::Stats;
 
 /// Freezes of a store. Each has a copy of what write buffers had, and the places of all nodes.
 pub const FREEZES_MAX: usize = 64;
@@ -25,6 +26,8 @@ struct State {
     /// Being made, by their owners.
     begun: Vec<String>,
     ended: VecDeque<(u64, FreezeEnd)>,
+    /// The longest time that writers waited for one.
+    pause_max_us: u64,
     /// Those of queries and scans, the oldest first.
     own: VecDeque<(u64, Weak<FrozenTree>)>,
 }
@@ -53,7 +56,10 @@ impl Drop for FreezePlace<'_> {
 impl FreezePlace<'_> {
     pub fn add(self, frozen: FrozenStore) -> Arc<FrozenStore> {
         let frozen = Arc::new(frozen);
-        lock(&self.list.state).freezes.insert(frozen.id, frozen.clone());
+        let mut state = lock(&self.list.state);
+        state.pause_max_us = state.pause_max_us.max(frozen.pause_us);
+        state.freezes.insert(frozen.id, frozen.clone());
+        drop(state);
         frozen
     }
 }
@@ -132,6 +138,15 @@ impl FreezeList {
 
     pub fn reports(&self, engine: &HashedEngine) -> Vec<FreezeReport> {
         self.all().iter().map(|frozen| frozen.report(engine)).collect()
+    }
+
+    pub fn add_stats(&self, engine: &HashedEngine, stats: &mut Stats) {
+        let reports = self.reports(engine);
+        stats.freezes = reports.len() as u64;
+        stats.freeze_flash_bytes = reports.iter().map(|report| report.flash_bytes).sum();
+        stats.freeze_memory_bytes = reports.iter().map(|report| report.memory_bytes).sum();
+        stats.freeze_age_us = reports.first().map_or(0, |oldest| oldest.age_us);
+        stats.freeze_pause_us = lock(&self.state).pause_max_us;
     }
 
     /// Ends those whose time is over, and those that keep too much.

@@ -4,6 +4,7 @@
 
 use crate::api::store::Store;
 use crate::engines::empty_clients;
+use crate::freeze::FreezeReport;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::ordered::anchor_checkpoint::AnchorRoot;
@@ -35,7 +36,20 @@ pub fn inspect(store: &Store) -> Result<Inspection, Error> {
     };
     let mut inspection = engine.run_beside_maintenance(&io, ask)?;
     store.engines().iter().try_for_each(|engine| engine.inspect(&mut inspection))?;
+    inspection.freezes = store.freezes().iter().map(freeze).collect();
     Ok(inspection)
+}
+
+fn freeze(report: &FreezeReport) -> FreezeInspection {
+    FreezeInspection {
+        id: report.id,
+        age_us: report.age_us,
+        left_us: report.left_us,
+        keyspaces: report.keyspaces as u64,
+        flash_bytes: report.flash_bytes,
+        memory_bytes: report.memory_bytes,
+        pause_us: report.pause_us,
+    }
 }
 
 fn of_installed(engine: &Arc<HashedEngine>, installer: &Installer) -> Inspection {
@@ -97,7 +111,7 @@ fn describe(
     let segments = catalog.segments.values().map(segment).collect();
     let areas = areas(superblock, installer, is_free, taken);
     let groups = groups(installer.of::<GroupTable>(), geometry);
-    Inspection { superblock: superblock_fields, manifest, segments, groups, trees: Vec::new(), areas }
+    Inspection { superblock: superblock_fields, manifest, segments, groups, areas, ..Inspection::default() }
 }
 
 /// The groups in the manifest, by keyspace and class.
