@@ -1,6 +1,7 @@
 //! What freezes cost: GETs and PUTs of both engines beside a freeze that is held, and without one, in turns; the pause of writers, by the nodes that
 //! differ from flash; and what a freeze keeps of flash and memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tapetum::{
@@ -44,6 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         if kind == KeyspaceKind::Ordered {
             pauses(&mut outcome, &store, &mut load, rounds)?;
+            pause_under_load(&mut outcome, &store, &mut load, rounds)?;
         }
     }
     store.close()?;
@@ -116,6 +118,32 @@ fn pauses(outcome: &mut Outcome, store: &Store, load: &mut Workload<'_>, rounds:
     Ok(())
 }
 
+/// The pause beside one who writes as fast as it goes.
+fn pause_under_load(outcome: &mut Outcome, store: &Store, load: &mut Workload<'_>, rounds: u64) -> Result<(), Failure> {
+    let is_over = AtomicBool::new(false);
+    let reports = std::thread::scope(|scope| -> Result<Vec<FreezeReport>, Failure> {
+        let writes = scope.spawn(|| -> Result<(), String> {
+            while !is_over.load(Ordering::Relaxed) {
+                load.put(4096).map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        });
+        let freeze = |_| {
+            std::thread::sleep(Duration::from_secs(1));
+            Ok(store.freeze(&options())?.report())
+        };
+        let reports = (0..rounds).map(freeze).collect();
+        is_over.store(true, Ordering::Relaxed);
+        writes.join().map_err(|_| "the writer panicked")??;
+        reports
+    })?;
+    let of = |figure: fn(&FreezeReport) -> f64| Spread::of(reports.iter().map(figure));
+    let pause = of(|report| report.pause_us as f64 / 1e3);
+    outcome.hold("under full load: pause of writers, ms", pause, Reach::AtMost(PAUSE_MS_MOST));
+    outcome.hold("under full load: nodes copied", of(|report| report.copied_nodes as f64), Reach::Reported);
+    Ok(())
+}
+
 struct Workload<'a> {
     session: tapetum::Session,
     keyspace: &'a KeyspaceHandle,
@@ -165,7 +193,8 @@ impl<'a> Workload<'a> {
             {
                 let key = id.to_be_bytes();
                 let expiry = Expiry::NONE;
-                let put = Request::Put { key: &key, value: &self.value, flags: 0, expiry, condition: Condition::Always };
+                let put =
+                    Request::Put { key: &key, value: &self.value, flags: 0, expiry, condition: Condition::Always };
                 let request = if puts { put } else { Request::Get { key: &key } };
                 if self.session.submit_to(of, id, request).is_err() {
                     break;

@@ -64,6 +64,8 @@ pub struct BufferedRecords {
     pub items: Vec<BufferedItem>,
     /// Those whose values lie in extents of their own.
     pub elsewhere: Vec<(Header, DeferredRecord)>,
+    /// Of a keyspace whose blocks are in groups on flash: each block that buffers have a word on, deletions too, by its key.
+    pub blocks: BTreeMap<Vec<u8>, Option<BufferedItem>>,
 }
 
 pub struct BufferedItem {
@@ -90,10 +92,11 @@ impl BufferedRecords {
 
     fn memory_bytes(&self) -> usize {
         let of_item = |item: &BufferedItem| size_of::<BufferedItem>() + item.key.len() + item.stored.len();
+        let of_blocks = self.blocks.values().flatten().map(of_item).sum::<usize>();
         let of_other = |(_, record): &(Header, DeferredRecord)| {
             size_of::<(Header, DeferredRecord)>() + record.key.len() + record.reference.len()
         };
-        self.items.iter().map(of_item).sum::<usize>() + self.elsewhere.iter().map(of_other).sum::<usize>()
+        of_blocks + self.items.iter().map(of_item).sum::<usize>() + self.elsewhere.iter().map(of_other).sum::<usize>()
     }
 }
 
@@ -214,6 +217,8 @@ pub struct MomentCopy {
 
 #[derive(Default)]
 struct KeyspaceCopy {
+    /// Its blocks are in groups on flash.
+    is_grouped: bool,
     deleted_through: u64,
     records: BufferedRecords,
     /// Keys by the number of the segment that may have an older record.
@@ -232,7 +237,8 @@ impl MomentCopy {
         // Ascending, as everywhere.
         let mut shards: Vec<_> = engine.buffers.shards().iter().map(lock).collect();
         let copy = |id: KeyspaceId| {
-            (id, KeyspaceCopy { deleted_through: engine.keyspaces.watermark(id), ..KeyspaceCopy::default() })
+            let (is_grouped, deleted_through) = (engine.keyspaces.group_blocks(id) > 1, engine.keyspaces.watermark(id));
+            (id, KeyspaceCopy { is_grouped, deleted_through, ..KeyspaceCopy::default() })
         };
         let (stamp, copies) = (engine.log.stamp_last(), keyspaces.into_iter().map(copy).collect());
         amid(stamp);
@@ -262,7 +268,7 @@ impl MomentCopy {
         }
         let pins = SnapshotPins::new(held, self.large, extents_max);
         engine.segments.snapshots.add(&pins);
-        let of_keyspace = |KeyspaceCopy { deleted_through, records, replaced }: KeyspaceCopy| {
+        let of_keyspace = |KeyspaceCopy { deleted_through, records, replaced, .. }: KeyspaceCopy| {
             let at_place = |(number, keys)| Some((*places.get(&number)?, keys));
             let replaced = replaced.into_iter().filter_map(at_place).collect();
             Arc::new(KeyspaceAtMoment { deleted_through, records: Arc::new(records), replaced })
@@ -282,11 +288,18 @@ impl MomentCopy {
             let record = unsafe { engine.log.record(buffer, at) };
             let header = record.header;
             let Some(copy) = self.copies.get_mut(&KeyspaceId::of(&header)) else { continue };
+            let is_live = header.stamp > copy.deleted_through && !header.expiry.has_passed(self.now_ms);
+            if copy.is_grouped {
+                let (key, stored) = (record.key.to_vec(), record.stored.to_vec());
+                let is_there = header.kind == Kind::Value && is_live;
+                let block = is_there.then(|| BufferedItem { key: key.clone(), header, stored });
+                copy.records.blocks.insert(key, block);
+                continue;
+            }
             let forgets = fail_point!(QueryForgetReplaced);
             if let Some(segment) = engine.candidate(hash).filter(|_| !forgets) {
                 copy.replaced.entry(segment.descriptor.number).or_default().push(record.key.to_vec());
             }
-            let is_live = header.stamp > copy.deleted_through && !header.expiry.has_passed(self.now_ms);
             if header.kind != Kind::Value || !is_live {
                 continue;
             }

@@ -4,8 +4,9 @@ use super::QuerySide;
 use super::tests::{Rows, fill, into, ordered, query, rows, sort, store};
 use crate::hashed::collect::victim::tests::store_in_memory;
 use crate::{
-    Error, Expiry, FREEZES_OF_OWNER_MAX, Freeze, FreezeEnd, FreezeError, FreezeOptions, FrozenKeyspace, FrozenView,
-    KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, QueryError, Store, StoreOptions, Sync, Write,
+    BlockDevice, Error, Expiry, FREEZES_OF_OWNER_MAX, Freeze, FreezeEnd, FreezeError, FreezeOptions, FrozenKeyspace,
+    FrozenView, KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind, QueryError, Store, StoreOptions, Sync,
+    Write,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -334,5 +335,45 @@ fn nothing_is_written_in_place_under_a_freeze() {
     }
     for (freeze, expected) in &kept {
         assert!(items_of(&freeze.keyspace("sorted").unwrap()) == *expected);
+    }
+}
+
+/// Some blocks are in groups on flash, some in write buffers, some were trimmed there.
+#[test]
+fn a_block_device_is_there_as_it_was() {
+    for group_blocks in [1, 8] {
+        let (_drive, store) = new_store(CAPACITY, Sync::No);
+        let device = BlockDevice::new(8 << 20).unwrap().in_groups_of(group_blocks).unwrap();
+        let disk = store.create_block_device("disk", device).unwrap();
+        let (mut random, mut model) = (SplitMix64::new(13), BTreeMap::new());
+        let mut write = |count: u32, model: &mut BTreeMap<u64, Vec<u8>>| {
+            for _ in 0..count {
+                let number = random.next_u64() % 2048;
+                if random.next_u64() % 5 == 0 {
+                    disk.delete(&device.key(number)).unwrap();
+                    model.remove(&number);
+                } else {
+                    let block = vec![random.next_u64() as u8; 4096];
+                    disk.put(&device.key(number), &block).unwrap();
+                    model.insert(number, block);
+                }
+            }
+        };
+        write(3000, &mut model);
+        while !store.hashed().rotate() {
+            std::thread::yield_now();
+        }
+        write(40, &mut model);
+        let (freeze, frozen) = (freeze(&store), model.clone());
+        write(4000, &mut model);
+        for _ in 0..2 {
+            let blocks = freeze.keyspace("disk").unwrap().blocks().unwrap();
+            let blocks: BTreeMap<u64, Vec<u8>> = blocks.map(Result::unwrap).collect();
+            assert!(blocks == frozen, "{group_blocks}: {} of {}", blocks.len(), frozen.len());
+        }
+        let items = freeze.keyspace("disk").unwrap().items(b"").map(drop);
+        let grouped = QueryError::Store(Error::Keyspace(KeyspaceError::IsGrouped));
+        assert_eq!(items.err(), (group_blocks > 1).then_some(grouped));
+        assert!(freeze.keyspace("default").unwrap().blocks().is_err());
     }
 }

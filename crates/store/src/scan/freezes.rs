@@ -1,5 +1,6 @@
 //! Freezes as an application holds them: the store at one moment, whose keyspaces can be read again and again.
 
+use super::frozen_blocks::FrozenBlocks;
 use super::query_scan::{QueryError, QueryReport, QuerySide};
 use super::query_task::QueryTask;
 use super::snapshot_items::SnapshotItems;
@@ -216,6 +217,17 @@ impl FrozenKeyspace {
     /// The items whose keys begin with `prefix`, in the order of the keys if it is an ordered keyspace.
     pub fn items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
         self.handle.snapshot_items(prefix)
+    }
+
+    /// The blocks of a block device.
+    ///
+    /// # Errors
+    /// [`KeyspaceError::Options`], if another version made it, or it is none.
+    pub fn blocks(&self) -> Result<FrozenBlocks, QueryError> {
+        let device = self.entry.block_device().map_err(Error::Keyspace)?;
+        let device =
+            device.ok_or_else(|| Error::Options(format!("the keyspace {:?} is no block device", self.entry.name)))?;
+        FrozenBlocks::new(&self.handle, device)
     }
 
     /// As [`KeyspaceHandle::scan`].

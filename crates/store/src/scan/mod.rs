@@ -18,6 +18,7 @@ mod flight;
 #[cfg(test)]
 mod freeze_tests;
 mod freezes;
+mod frozen_blocks;
 mod graph_command;
 mod graph_drive;
 mod graph_gather;
@@ -42,6 +43,7 @@ mod values;
 
 pub(crate) use drive_side::PART_BYTES;
 pub use freezes::{Freeze, FrozenKeyspace, FrozenView};
+pub use frozen_blocks::FrozenBlocks;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;

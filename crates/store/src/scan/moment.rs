@@ -11,7 +11,7 @@ use crate::ordered::frozen::scan::FrozenScan;
 use crate::ordered::frozen::{FrozenTree, KeySpan};
 use std::sync::Arc;
 use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
-use tapetum_base::error::Error;
+use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task};
 use tapetum_drive::{Purpose, SourceRange};
@@ -21,14 +21,21 @@ use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 /// Commands on their way at once while a keyspace is frozen.
 const FREEZE_DEPTH: u32 = 16;
 
-/// An error if nothing of the keyspace can be read: its freeze has ended, or it was dropped.
-pub(super) fn refuse_unreadable(keyspace: &KeyspaceHandle) -> Result<(), QueryError> {
+/// An error if nothing of the keyspace can be read any more: its freeze has ended, or it was dropped.
+pub(super) fn refuse_ended(keyspace: &KeyspaceHandle) -> Result<(), QueryError> {
     let store = keyspace.store();
     store.refuse_forked()?;
-    match (keyspace.frozen(), keyspace.keyspace().kind()) {
-        (Some((frozen, _)), _) => frozen.check()?,
-        (None, KeyspaceKind::Hashed) => store.hashed().refuse_unservable(keyspace.keyspace())?,
-        (None, _) => store.base().refuse_dropped(keyspace.keyspace())?,
+    match keyspace.frozen() {
+        Some((frozen, _)) => Ok(frozen.check()?),
+        None => Ok(store.base().refuse_dropped(keyspace.keyspace())?),
+    }
+}
+
+/// As [`refuse_ended`]; and if it is a block device whose records on flash are of groups.
+pub(super) fn refuse_unreadable(keyspace: &KeyspaceHandle) -> Result<(), QueryError> {
+    refuse_ended(keyspace)?;
+    if keyspace.keyspace().is_grouped() {
+        return Err(Error::Keyspace(KeyspaceError::IsGrouped).into());
     }
     Ok(())
 }

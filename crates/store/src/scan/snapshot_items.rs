@@ -3,7 +3,7 @@
 //! A part is in memory at a time; of a hashed keyspace the first one has the records of the write buffers. Writes, flush and collector go on
 //! meanwhile; what they replace stays on flash until it has been shown, as far as there is room for both.
 
-use super::moment::{moment_io, refuse_unreadable, take_moment};
+use super::moment::{moment_io, refuse_ended, refuse_unreadable, take_moment};
 use super::query_scan::{QueryError, check_range};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::api::key_listing::ListedKey;
@@ -120,6 +120,16 @@ fn range_of_prefix(prefix: &[u8]) -> KeyRange {
 impl SnapshotItems {
     fn begin(keyspace: &KeyspaceHandle, prefix: &[u8], range: &KeyRange) -> Result<SnapshotItems, QueryError> {
         refuse_unreadable(keyspace)?;
+        SnapshotItems::of_readable(keyspace, prefix, range)
+    }
+
+    /// The records of a block device that a freeze has, also where those on flash are of groups.
+    pub(super) fn of_device(keyspace: &KeyspaceHandle) -> Result<SnapshotItems, QueryError> {
+        refuse_ended(keyspace)?;
+        SnapshotItems::of_readable(keyspace, b"", &KeyRange::default())
+    }
+
+    fn of_readable(keyspace: &KeyspaceHandle, prefix: &[u8], range: &KeyRange) -> Result<SnapshotItems, QueryError> {
         let engine = keyspace.store().hashed();
         let (io, span) = (moment_io(keyspace)?, KeySpan::of(range)?);
         let part = engine.run_beside_maintenance(&io, take_moment(keyspace, span, io.clone()))??;
@@ -167,7 +177,7 @@ impl SnapshotItems {
     pub fn read_part(&mut self) -> Result<(), QueryError> {
         // An error ends it.
         self.has_more = false;
-        refuse_unreadable(&self.keyspace)?;
+        refuse_ended(&self.keyspace)?;
         let engine = self.keyspace.store().hashed();
         let mut found = std::mem::take(&mut self.found);
         self.has_more = engine.run_beside_maintenance(&self.io, self.walk.step(&mut found))??;

@@ -42,6 +42,7 @@ use lookup::Miss;
 use near::NearGet;
 pub use near::{Application, ItemPipeline};
 use reads::GetCount;
+pub use reads::block_of;
 use std::sync::atomic::Ordering;
 use tapetum_base::base::pace::Share;
 use tapetum_base::error::Error;

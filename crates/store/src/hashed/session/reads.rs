@@ -56,7 +56,7 @@ fn item_of(found: &Matched) -> ItemHead {
 }
 
 /// The block at a place of a group, inflated into `value`.
-fn block_of(
+pub fn block_of(
     frame: &[u8],
     place: usize,
     decompressor: &mut Decompressor,

@@ -41,6 +41,9 @@ use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_drive::{Purpose, QueuePair, fail_point};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodePage};
 
+/// Copies of a moment in local memory, which others need too: 4 MiB. More are in the host's.
+const LOCAL_COPIES_MAX: usize = 1024;
+
 /// What a moment is, beside its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeMoment {
@@ -295,7 +298,8 @@ impl Walk {
             cache.give_back(node, page, |_| ());
             return Err(Error::Io("no queue for copies of pages".into()));
         };
-        let (page, copied) = match drive.local().allocate(NODE_BYTES) {
+        let local = (self.nodes.copies() < LOCAL_COPIES_MAX).then(|| drive.local().allocate(NODE_BYTES)).flatten();
+        let (page, copied) = match local {
             Some(into) => {
                 let copied = PageCopying { drive, pair, concat }.copy(page, into, 0);
                 let copy = copied.range.map(|_| copied.into.map(|into| PageCopy::Local(Mutex::new(Some(into)))));

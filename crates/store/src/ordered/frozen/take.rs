@@ -15,16 +15,22 @@ use tapetum_base::media::io::{Io, lock};
 
 /// Changed pages that a freeze copies rather than waits for: a MiB of them.
 const CHANGED_FEW: usize = 256;
-/// How often it waits for pages to be written. On a full flash none may be.
-const WAITS_MAX: u32 = 1000;
+/// How long it waits for pages to be written. On a full flash none may be.
+const PATIENCE_US: u64 = 200_000;
+/// How often it looks meanwhile, where time stands still.
+const LOOKS_MAX: u32 = 100_000;
 
 impl OrderedEngine {
     /// Writes changed pages, until few are left or it takes too long.
     pub async fn write_changed(&self, io: &Io) {
         let Some(OrderedShared { state, .. }) = self.shared() else { return };
-        for _ in 0..WAITS_MAX {
+        let until_us = self.base.drive.env().now_us() + PATIENCE_US;
+        for _ in 0..LOOKS_MAX {
             let are_few = state.write_back.listed() <= CHANGED_FEW;
             if are_few || state.write_back.is_starved() || self.base.log.poisoned().is_err() {
+                return;
+            }
+            if self.base.drive.env().now_us() >= until_us {
                 return;
             }
             state.write_back.advance(state, true);

@@ -68,6 +68,11 @@ impl Drop for SlotHold {
             // Others have the lock between groups.
             self.space.with(|state| state.end_hold(*first, used));
         }
-        self.space.with(|state| state.holds -= 1);
+        self.space.with(|state| {
+            state.holds -= 1;
+            if state.holds == 0 {
+                state.groups.values_mut().for_each(|group| group.forget_holds());
+            }
+        });
     }
 }

@@ -40,7 +40,7 @@ pub struct SlotGroup {
     doubtful_bits: Option<Box<[u64]>>,
     /// The shares of each slot.
     shares: Box<[u16]>,
-    /// The number of freezes that hold each slot. Empty before the first freeze.
+    /// The number of freezes that hold each slot. Empty while there is no freeze.
     held: Box<[u8]>,
     unsettled: u32,
 }
@@ -138,6 +138,12 @@ impl SlotGroup {
             (0..64).zip(shares).filter(|(bit, shares)| word >> bit & 1 == 1 && *shares & !UNSETTLED == 0).count() as u32
         };
         self.shares.chunks(64).zip(used).map(alone).sum()
+    }
+
+    /// Gives the memory of the counts back: no freeze holds a slot.
+    pub fn forget_holds(&mut self) {
+        debug_assert!(self.held.iter().all(|held| *held == 0), "a hold has ended that is counted still");
+        self.held = Box::default();
     }
 
     /// Ends a freeze's hold of a slot. Returns whether the slot is free now.
