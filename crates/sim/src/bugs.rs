@@ -122,6 +122,10 @@ pub const OF_STORE: &[(Bug, &str)] = &[
         "QueryForgetReplaced",
         "a query at the drive shows records of hashed keyspaces on which a write buffer has a later word",
     ),
+    ("FreezeWithoutSlots", "a freeze does not hold the slots of ordered keyspaces"),
+    ("FreezeWithoutExtensions", "a freeze does not hold the slots of extensions"),
+    ("FreezeForgetDeaths", "a freeze shows records of segments that were dead at its moment"),
+    ("FreezeWithoutTail", "a freeze does not show the records of the write buffer that is being filled"),
 ];
 
 /// Bugs of the device half.

@@ -135,7 +135,7 @@ pub fn load_for(bug: Bug) -> Option<Load> {
         // A forced write that is answered early, and a trimmed block that comes back.
         "SyncEarly" | "ForgetTombstone" | "BlockTornGroup" | "BlockLostHole" => Some(Load::Block),
         _ if bug.ends_with("WithoutFloor") => Some(Load::Brim),
-        _ if ["Ordered", "Query"].iter().any(|of| bug.starts_with(of)) => Some(Load::Ordered),
+        _ if ["Ordered", "Query", "Freeze"].iter().any(|of| bug.starts_with(of)) => Some(Load::Ordered),
         _ => None,
     }
 }

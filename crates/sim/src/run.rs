@@ -153,6 +153,10 @@ struct World {
     attested: Attested,
     troubles: u64,
     slots: Vec<Slot>,
+    /// A client takes freezes.
+    has_freezes: bool,
+    /// Decides what it does with them: apart from `random`, so that runs without freezes are as they would be without.
+    freeze_random: SplitMix64,
     /// Keys that were hot at some look, in this life or an earlier one.
     hot: Vec<KeyDigest>,
 }
@@ -302,6 +306,8 @@ impl World {
         if setup.record_events {
             model.record_events();
         }
+        let mut freeze_random = SplitMix64::new(!setup.seed);
+        let has_freezes = freeze_random.one_in(2) || setup.bug.is_some_and(|bug| bug.starts_with("Freeze"));
         let (tally, replies, state) = (Tally::default(), 0, State::Recover);
         let capacity = Capacity { max_bytes: 4 * capacity_bytes, known_bytes: capacity_bytes, asked_bytes: None };
         let local = local_memory(&options);
@@ -332,6 +338,8 @@ impl World {
             attested: Attested::default(),
             troubles: setup.seed,
             slots,
+            has_freezes,
+            freeze_random,
             hot: Vec::new(),
         }
     }
@@ -516,6 +524,7 @@ impl World {
     /// Opens the store and asks for every key.
     fn open(&mut self, strike: Option<()>) -> Result<Life, Stop> {
         self.state = State::Recover;
+        self.model.release_freezes();
         let drive = self.drive();
         let opened = match strike {
             None => {

@@ -96,6 +96,10 @@ pub struct Tally {
     pub operations_on_copies: u64,
     /// Faults and events, by state.
     struck: [[u64; STATES.len()]; CLASSES],
+    /// Freezes that were made, that were read (once for each keyspace), and that ended because their flash was needed.
+    pub freezes_taken: u64,
+    pub freezes_read: u64,
+    pub freezes_ended: u64,
     /// On a damaged drive: reads that met the damage, stores that reported it when opened, stores that came up without the end of their
     /// log.
     pub reads_damaged: u64,
@@ -150,6 +154,9 @@ impl Tally {
         self.harmless += other.harmless;
         self.operations += other.operations;
         self.operations_on_copies += other.operations_on_copies;
+        self.freezes_taken += other.freezes_taken;
+        self.freezes_read += other.freezes_read;
+        self.freezes_ended += other.freezes_ended;
         self.reads_damaged += other.reads_damaged;
         self.refused_to_open += other.refused_to_open;
         self.log_ends_lost += other.log_ends_lost;
@@ -189,6 +196,11 @@ impl std::fmt::Display for Tally {
             f,
             "{} more crashes lost nothing in flight; {} operations, {} more on copies in trouble",
             self.harmless, self.operations, self.operations_on_copies
+        )?;
+        writeln!(
+            f,
+            "{} freezes, {} reads of their keyspaces; {} ended because their flash was needed",
+            self.freezes_taken, self.freezes_read, self.freezes_ended
         )?;
         write!(
             f,

@@ -314,10 +314,17 @@ impl Workload {
         (parts.len() > 1).then_some(Draw::Batch { id, parts })
     }
 
+    /// A range of a slot's keys, which may be empty.
+    pub fn range(&self, random: &mut SplitMix64, slot: usize) -> KeyRange {
+        let keys: Vec<usize> = self.keys_of(slot).collect();
+        ranges::draw(random, |random| &self.keys[keys[random.below(keys.len() as u64) as usize]])
+    }
+
     /// A scan of a range, which may be empty.
     fn scan(&mut self, id: u64, slot: usize) -> Draw {
-        let keys: Vec<usize> = self.keys_of(slot).collect();
-        let range = ranges::draw(&mut self.random, |random| &self.keys[keys[random.below(keys.len() as u64) as usize]]);
+        let mut random = self.random.clone();
+        let range = self.range(&mut random, slot);
+        self.random = random;
         Draw::Scan { id, slot, range, items_max: self.items_max() }
     }
 

@@ -66,8 +66,8 @@ pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use scan::{
-    Freeze, FrozenBlocks, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, QueryError,
-    QueryReport, QuerySide, QueryTask, SnapshotItems,
+    Freeze, FreezeTask, FrozenBlocks, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, ItemsTask,
+    QueryError, QueryReport, QuerySide, QueryTask, SnapshotItems,
 };
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]

@@ -4,6 +4,8 @@
 //! that explain it, after letting pending operations take effect before it in any order; those of one session on the key only in the order
 //! of submission. If no possibility is left, the store is wrong. A crash ends all operations: each took effect or never will.
 
+mod closed;
+
 use super::operation::{Expected, Item, Kind, Told, apply};
 
 pub type OperationId = u64;

@@ -4,13 +4,14 @@
 //! each takes effect between its submission and its reply, also across crashes. Beyond that: a batch and a deletion of
 //! everything survive a crash whole or not at all, and no stamp is given twice.
 
+mod freezes;
 pub mod key;
 pub mod operation;
 pub mod prefix;
 mod scans;
 
 use key::{Key, OperationId, Rules};
-use operation::{Kind, Told};
+use operation::{Expected, Kind, Told};
 use prefix::Prefix;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,8 @@ pub struct Model {
     on_their_way: BTreeMap<OperationId, Vec<usize>>,
     /// Pending parts of scans, and the keys that they may show.
     scans: BTreeMap<OperationId, Vec<usize>>,
+    /// Freezes, and the answers that each may give for its keys.
+    freezes: BTreeMap<OperationId, BTreeMap<usize, Vec<Expected>>>,
     /// Pending barriers, with the stamp that each covers.
     syncs: BTreeMap<OperationId, u64>,
     /// By key: whether its writes are in pages of their own and not in the log.
@@ -55,6 +58,7 @@ impl Model {
             rules: Rules { now_ms, ..Rules::default() },
             on_their_way: BTreeMap::new(),
             scans: BTreeMap::new(),
+            freezes: BTreeMap::new(),
             syncs: BTreeMap::new(),
             in_pages: vec![false; keys],
             pages_adrift: None,
@@ -215,6 +219,7 @@ impl Model {
         self.note_everywhere("crash");
         self.keys.iter_mut().for_each(|key| key.crash(self.rules));
         self.scans.clear();
+        self.freezes.clear();
         self.syncs.clear();
         let on_their_way = std::mem::take(&mut self.on_their_way).into_iter().filter(|(_, keys)| keys.len() > 1);
         self.caught.extend(on_their_way);

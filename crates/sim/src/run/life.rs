@@ -1,6 +1,7 @@
 //! An open store between two crashes: sessions and maintenance, randomly interleaved.
 
 mod devices;
+mod freezes;
 mod full;
 mod queries;
 mod scans;
@@ -12,6 +13,7 @@ use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
 use devices::DevicesAsked;
+use freezes::Freezes;
 use queries::QueryAsked;
 use scans::ScanAsked;
 use std::collections::BTreeMap;
@@ -53,6 +55,7 @@ pub struct Life {
     sessions: Vec<Session>,
     /// A pending filtered scan.
     query: Option<Box<QueryAsked>>,
+    freezes: Freezes,
     /// A pending fill of the DRAM tier from a list.
     warming: Option<Warming>,
     store: Store,
@@ -113,6 +116,7 @@ impl Life {
         Ok(Life {
             sessions,
             query: None,
+            freezes: Freezes::default(),
             warming: None,
             store,
             _drive: drive,
@@ -285,6 +289,7 @@ impl Life {
 
     /// One random step. `press`: write, and do not run maintenance.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
+        self.use_freezes(world)?;
         if world.slots.len() > 1 && press.is_none() {
             let is_missing = |slot: &Slot| slot.lasts() && slot.is_vacant();
             let change_one_in = if world.slots.iter().any(is_missing) { MAKE_ONE_IN } else { CHANGE_ONE_IN };
@@ -631,6 +636,7 @@ impl Life {
     fn poll(&mut self, world: &mut World, session: usize) -> Result<(), Stop> {
         self.take_replies(world, session)?;
         self.step_query(world)?;
+        self.step_freezes(world)?;
         self.look(world)
     }
 

@@ -39,12 +39,12 @@ pub struct FreezeList {
 }
 
 /// A place for a freeze that is being made.
-pub struct FreezePlace<'a> {
-    list: &'a FreezeList,
+pub struct FreezePlace {
+    list: Arc<FreezeList>,
     owner: String,
 }
 
-impl Drop for FreezePlace<'_> {
+impl Drop for FreezePlace {
     fn drop(&mut self) {
         let begun = &mut lock(&self.list.state).begun;
         if let Some(place) = begun.iter().position(|owner| *owner == self.owner) {
@@ -53,7 +53,7 @@ impl Drop for FreezePlace<'_> {
     }
 }
 
-impl FreezePlace<'_> {
+impl FreezePlace {
     pub fn add(self, frozen: FrozenStore) -> Arc<FrozenStore> {
         let frozen = Arc::new(frozen);
         let mut state = lock(&self.list.state);
@@ -66,7 +66,7 @@ impl FreezePlace<'_> {
 
 impl FreezeList {
     /// A place for one more.
-    pub fn begin(&self, options: &FreezeOptions) -> Result<FreezePlace<'_>, FreezeError> {
+    pub fn begin(self: &Arc<Self>, options: &FreezeOptions) -> Result<FreezePlace, FreezeError> {
         check_lasts(options.lasts)?;
         let mut state = lock(&self.state);
         let owners = state.freezes.values().map(|frozen| &frozen.owner).chain(&state.begun);
@@ -83,7 +83,7 @@ impl FreezeList {
             return Err(FreezeError::TooMany { limit: FREEZES_MAX });
         }
         state.begun.push(options.owner.clone());
-        Ok(FreezePlace { list: self, owner: options.owner.clone() })
+        Ok(FreezePlace { list: self.clone(), owner: options.owner.clone() })
     }
 
     /// Takes note of a moment that a query or a scan has for itself, which gives way as a freeze does.

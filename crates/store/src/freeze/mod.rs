@@ -167,8 +167,39 @@ pub struct FrozenStore {
     stamp: u64,
     keyspaces: Vec<(Keyspace, KeyspaceRef)>,
     hashed: Arc<HashedMoment>,
-    trees: BTreeMap<KeyspaceId, Arc<FrozenTree>>,
+    trees: FrozenTrees,
     end: Mutex<Option<FreezeEnd>>,
+}
+
+type FrozenTrees = BTreeMap<KeyspaceId, Arc<FrozenTree>>;
+
+/// The moment of all keyspaces, within the gate: the last stamp that it shows, hashed keyspaces still to be copied, and ordered ones. The caller has the
+/// installer.
+fn take_moment(
+    hashed: &HashedEngine,
+    ordered: &OrderedEngine,
+    keyspaces: &[(Keyspace, KeyspaceRef)],
+) -> (u64, MomentCopy, Result<FrozenTrees, Error>) {
+    let of_kind = |kind| {
+        let of = keyspaces.iter().filter(move |(keyspace, _)| keyspace.kind == kind);
+        of.map(|(keyspace, _)| keyspace.id)
+    };
+    let (mut stamp, mut marks) = (0, Vec::new());
+    let gate = ordered.close_gate();
+    // Deletions of everything take no installer: they are what they are at the moment.
+    let amid = |_| {
+        stamp = hashed.base.log.stamp_given();
+        let moment = |id| (id, ordered.moment_now(id));
+        marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
+    };
+    let copy = MomentCopy::begin(hashed, of_kind(KeyspaceKind::Hashed), amid);
+    let whole = KeySpan::default();
+    let tree = |(id, moment)| {
+        let frozen = ordered.freeze(gate.as_ref(), id, &whole, moment);
+        frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
+    };
+    let trees = marks.into_iter().filter_map(tree).collect();
+    (stamp, copy, trees)
 }
 
 /// A keyspace of a freeze, by its engine.
@@ -192,29 +223,9 @@ impl FrozenStore {
         ordered.write_changed(io).await;
         let installer = hashed.take_installer().await;
         let keyspaces = base.keyspaces.list_open();
-        let of_kind = |kind| {
-            let of = keyspaces.iter().filter(move |(keyspace, _)| keyspace.kind == kind);
-            of.map(|(keyspace, _)| keyspace.id)
-        };
         let flash_bytes_max = options.flash_bytes_max.unwrap_or(base.capacity_bytes() / 4);
         let began_us = base.drive.env().now_us();
-        let mut marks = Vec::new();
-        let gate = ordered.close_gate();
-        // Deletions of everything take no installer: they are what they are at the moment.
-        let mut stamp = 0;
-        let amid = |_| {
-            stamp = base.log.stamp_given();
-            let moment = |id| (id, ordered.moment_now(id));
-            marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
-        };
-        let copy = MomentCopy::begin(hashed, of_kind(KeyspaceKind::Hashed), amid);
-        let whole = KeySpan::default();
-        let tree = |(id, moment)| {
-            let frozen = ordered.freeze(gate.as_ref(), id, &whole, moment);
-            frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
-        };
-        let trees: Result<BTreeMap<_, _>, Error> = marks.into_iter().filter_map(tree).collect();
-        drop(gate);
+        let (stamp, copy, trees) = take_moment(hashed, ordered, &keyspaces);
         base.log.wake();
         let pause_us = base.drive.env().now_us() - began_us;
         let extents_max = flash_bytes_max / base.geometry.extent_bytes;

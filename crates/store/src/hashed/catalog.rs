@@ -67,6 +67,11 @@ impl Bitmap {
         self.words().collect()
     }
 
+    /// As [`Bitmap::to_words`], with all bits set.
+    pub fn all_words(&self) -> Vec<u64> {
+        Bitmap::full(self.count).to_words()
+    }
+
     pub fn ones(&self) -> u32 {
         self.words().map(u64::count_ones).sum()
     }

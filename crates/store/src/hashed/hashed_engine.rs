@@ -190,6 +190,12 @@ impl HashedEngine {
         run(io, task, gone).ok_or_else(|| self.log.poisoned().err().unwrap_or_else(stopped))
     }
 
+    /// An error if a task that takes the installer goes no further: the store has failed, and nobody gives the installer back.
+    pub fn refuse_stopped(&self, io: &Io) -> Result<(), Error> {
+        let is_gone = lock(&self.installer).is_none() && io.in_flight() == 0;
+        self.log.poisoned().or_else(|error| if is_gone { Err(error) } else { Ok(()) })
+    }
+
     /// Publishes the levels.
     pub fn note_levels(&self, installer: &Installer) {
         let catalog = installer.of::<Catalog>();

@@ -261,7 +261,8 @@ impl MomentCopy {
         for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
             if let Some(segment) = engine.segments.get(state.descriptor.number) {
                 places.insert(state.descriptor.number, segments.len());
-                segments.push(state.valid.to_words());
+                let forgets_deaths = fail_point!(FreezeForgetDeaths);
+                segments.push(if forgets_deaths { state.valid.all_words() } else { state.valid.to_words() });
                 self.large.extend(segment.all_large());
                 held.push(segment);
             }

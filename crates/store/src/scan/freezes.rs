@@ -3,11 +3,12 @@
 use super::frozen_blocks::FrozenBlocks;
 use super::query_scan::{QueryError, QueryReport, QuerySide};
 use super::query_task::QueryTask;
-use super::snapshot_items::SnapshotItems;
+use super::snapshot_items::{ItemsTask, SnapshotItems};
 use super::{GraphOptions, GraphProgress, GraphReport};
 use crate::api::blocking::KeyspaceHandle;
 use crate::api::session::Application;
 use crate::api::store::Store;
+use crate::freeze::list::FreezePlace;
 use crate::freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
-use tapetum_base::media::io::Io;
+use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::Purpose;
 use tapetum_kernels::scan::result::RowSink;
@@ -41,6 +42,15 @@ pub struct FrozenView {
     frozen: Arc<FrozenStore>,
 }
 
+/// A freeze that is being made, step by step. A step never waits. Dropping the task gives it up.
+pub struct FreezeTask {
+    store: Store,
+    /// `None` when it is over.
+    place: Option<FreezePlace>,
+    io: Io,
+    taking: Task<Result<FrozenStore, Error>>,
+}
+
 /// A keyspace of a freeze, whether it still exists or not.
 #[derive(Clone, Debug)]
 pub struct FrozenKeyspace {
@@ -54,15 +64,24 @@ impl Store {
     /// # Errors
     /// [`FreezeError::TooMany`], [`FreezeError::TooManyOfOwner`], [`FreezeError::Lasts`]; the store's, if it has failed.
     pub fn freeze(&self, options: &FreezeOptions) -> Result<Freeze, FreezeError> {
+        let mut task = self.begin_freeze(options)?;
+        let taken = self.hashed().run_beside_maintenance(&task.io, &mut task.taking)??;
+        Ok(task.add(taken))
+    }
+
+    /// Begins to freeze all keyspaces, for a caller that goes on step by step.
+    ///
+    /// # Errors
+    /// As [`Store::freeze`].
+    pub fn begin_freeze(&self, options: &FreezeOptions) -> Result<FreezeTask, FreezeError> {
         self.refuse_forked()?;
         let place = self.freezes_list().begin(options)?;
         let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Scan);
-        let taking = FrozenStore::take((self.hashed(), self.ordered()), &io, options);
-        let frozen = place.add(self.hashed().run_beside_maintenance(&io, taking)??);
-        // Maintenance ends it when its time is over.
-        self.base().wakeup.wake();
-        Ok(Freeze { view: FrozenView { store: self.clone(), frozen }, is_owned: true })
+        let (hashed, ordered, of_task, options) =
+            (self.hashed().clone(), self.ordered().clone(), io.clone(), options.clone());
+        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &of_task, &options).await });
+        Ok(FreezeTask { store: self.clone(), place: Some(place), io, taking })
     }
 
     /// The freezes there are, the oldest first.
@@ -99,6 +118,32 @@ impl Store {
         self.frozen(id)?;
         self.freezes_list().end(id, FreezeEnd::Released);
         Ok(())
+    }
+}
+
+impl FreezeTask {
+    /// Goes on as far as that is possible without waiting; the freeze, when it is made.
+    ///
+    /// # Errors
+    /// As [`Store::freeze`].
+    ///
+    /// # Panics
+    /// When it is over.
+    pub fn step(&mut self) -> Result<Option<Freeze>, FreezeError> {
+        self.store.refuse_forked()?;
+        self.io.pump();
+        match poll_once(&mut self.taking) {
+            Some(taken) => Ok(Some(self.add(taken?))),
+            None => self.store.hashed().refuse_stopped(&self.io).map(|()| None).map_err(FreezeError::Store),
+        }
+    }
+
+    fn add(&mut self, taken: FrozenStore) -> Freeze {
+        let Some(place) = self.place.take() else { panic!("the freeze is made") };
+        let frozen = place.add(taken);
+        // Maintenance ends it when its time is over.
+        self.store.base().wakeup.wake();
+        Freeze { view: FrozenView { store: self.store.clone(), frozen }, is_owned: true }
     }
 }
 
@@ -228,6 +273,11 @@ impl FrozenKeyspace {
         let device =
             device.ok_or_else(|| Error::Options(format!("the keyspace {:?} is no block device", self.entry.name)))?;
         FrozenBlocks::new(&self.handle, device)
+    }
+
+    /// As [`FrozenKeyspace::items`], of a range if it is an ordered keyspace, for a caller that goes on step by step.
+    pub fn begin_items(&self, range: &KeyRange) -> Result<ItemsTask, QueryError> {
+        ItemsTask::begin(&self.handle, range)
     }
 
     /// As [`KeyspaceHandle::scan`].

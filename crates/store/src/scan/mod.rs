@@ -42,9 +42,9 @@ mod tests;
 mod values;
 
 pub(crate) use drive_side::PART_BYTES;
-pub use freezes::{Freeze, FrozenKeyspace, FrozenView};
+pub use freezes::{Freeze, FreezeTask, FrozenKeyspace, FrozenView};
 pub use frozen_blocks::FrozenBlocks;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use query_scan::{QueryError, QueryReport, QuerySide};
 pub use query_task::QueryTask;
-pub use snapshot_items::SnapshotItems;
+pub use snapshot_items::{ItemsTask, SnapshotItems};

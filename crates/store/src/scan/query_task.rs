@@ -22,7 +22,7 @@ use std::time::Duration;
 use tapetum_base::engine::scan_layout::{LayoutError, ScanLayout};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace_kind::KeyspaceKind;
-use tapetum_base::media::io::{Io, Task, lock, poll_once};
+use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::{KeyBound, KeyRange, ScanPart};
 use tapetum_drive::OfProcess;
 use tapetum_kernels::codec::Decompressor;
@@ -113,9 +113,7 @@ impl QueryTask {
             TaskStage::Freezes(io, task) => {
                 io.pump();
                 let Some(part) = poll_once(task) else {
-                    let engine = self.keyspace.store().hashed();
-                    let is_gone = lock(&engine.installer).is_none() && io.in_flight() == 0;
-                    engine.log.poisoned().or_else(|error| if is_gone { Err(error) } else { Ok(()) })?;
+                    self.keyspace.store().hashed().refuse_stopped(io)?;
                     return Ok(None);
                 };
                 let laid = MomentLayout::of(part?, self.span.clone())?;

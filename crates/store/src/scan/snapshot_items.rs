@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace_kind::KeyspaceKind;
-use tapetum_base::media::io::Io;
+use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_kernels::record::Header;
 
@@ -55,6 +55,38 @@ impl FoundRecord {
 }
 
 impl Walk {
+    fn of(
+        part: FrozenPart,
+        keyspace: &KeyspaceHandle,
+        io: &Io,
+        prefix: &[u8],
+        range: &KeyRange,
+    ) -> Result<Walk, Error> {
+        Ok(match part {
+            FrozenPart::Hashed(snapshot) => {
+                let engine = keyspace.store().hashed().clone();
+                let walk = SnapshotWalk::new(engine, io.clone(), keyspace.id(), snapshot, prefix);
+                Walk::Hashed(Box::new(walk))
+            }
+            FrozenPart::Ordered(Some(tree)) => Walk::Ordered(Box::new(FrozenScan::new(tree, io.clone(), range)?)),
+            FrozenPart::Ordered(None) => Walk::Nothing,
+        })
+    }
+
+    /// All items that are left.
+    async fn read_all(mut self) -> Result<Vec<(Vec<u8>, Item)>, LayoutError> {
+        let (mut items, mut found, mut has_more) = (Vec::new(), VecDeque::new(), true);
+        while has_more {
+            has_more = self.step(&mut found).await?;
+            for record in found.drain(..) {
+                let value = self.read(&record).await?;
+                let (key, Header { flags, expiry, stamp, .. }) = record.into_key();
+                items.push((key, Item { value, flags, expiry, stamp }));
+            }
+        }
+        Ok(items)
+    }
+
     async fn step(&mut self, into: &mut VecDeque<FoundRecord>) -> Result<bool, LayoutError> {
         match self {
             Walk::Hashed(walk) => {
@@ -133,14 +165,7 @@ impl SnapshotItems {
         let engine = keyspace.store().hashed();
         let (io, span) = (moment_io(keyspace)?, KeySpan::of(range)?);
         let part = engine.run_beside_maintenance(&io, take_moment(keyspace, span, io.clone()))??;
-        let walk = match part {
-            FrozenPart::Hashed(snapshot) => {
-                let walk = SnapshotWalk::new(engine.clone(), io.clone(), keyspace.id(), snapshot, prefix);
-                Walk::Hashed(Box::new(walk))
-            }
-            FrozenPart::Ordered(Some(tree)) => Walk::Ordered(Box::new(FrozenScan::new(tree, io.clone(), range)?)),
-            FrozenPart::Ordered(None) => Walk::Nothing,
-        };
+        let walk = Walk::of(part, keyspace, &io, prefix, range)?;
         Ok(SnapshotItems { keyspace: keyspace.clone(), io, walk, found: VecDeque::new(), has_more: true })
     }
 
@@ -183,6 +208,40 @@ impl SnapshotItems {
         self.has_more = engine.run_beside_maintenance(&self.io, self.walk.step(&mut found))??;
         self.found = found;
         Ok(())
+    }
+}
+
+/// A read of all items of a range of a keyspace of a freeze, step by step. A step never waits. Dropping the task gives it up.
+pub struct ItemsTask {
+    keyspace: KeyspaceHandle,
+    io: Io,
+    reading: Task<Result<Vec<(Vec<u8>, Item)>, LayoutError>>,
+}
+
+impl ItemsTask {
+    pub(super) fn begin(keyspace: &KeyspaceHandle, range: &KeyRange) -> Result<ItemsTask, QueryError> {
+        refuse_unreadable(keyspace)?;
+        check_range(keyspace, range)?;
+        let (io, span, of_task, range) = (moment_io(keyspace)?, KeySpan::of(range)?, keyspace.clone(), range.clone());
+        let (taking, io_of_task) = (take_moment(keyspace, span, io.clone()), io.clone());
+        let reading = Box::pin(async move {
+            let walk = Walk::of(taking.await?, &of_task, &io_of_task, b"", &range)?;
+            walk.read_all().await
+        });
+        Ok(ItemsTask { keyspace: keyspace.clone(), io, reading })
+    }
+
+    /// Goes on as far as that is possible without waiting; all items, when they have been read.
+    ///
+    /// # Errors
+    /// As [`SnapshotItems`].
+    ///
+    /// # Panics
+    /// When it is over.
+    pub fn step(&mut self) -> Result<Option<Vec<(Vec<u8>, Item)>>, QueryError> {
+        refuse_unreadable(&self.keyspace)?;
+        self.io.pump();
+        Ok(poll_once(&mut self.reading).transpose()?)
     }
 }
 

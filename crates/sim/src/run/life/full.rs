@@ -66,6 +66,7 @@ impl Life {
                 break;
             }
             let session = world.random.below(self.sessions.len() as u64) as usize;
+            self.use_freezes(world)?;
             if let Some(draw) = world.workload.draw_ordered_put(&world.model, bytes) {
                 self.submit(world, session, draw)?;
             }

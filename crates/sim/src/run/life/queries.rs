@@ -44,6 +44,17 @@ fn query(filter: &Filter) -> Query {
     Query::new(format, program, output, MisfitPolicy::Fail).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
+/// A query for key and value of all items.
+pub(super) fn everything() -> Query {
+    query(&Filter { below: None })
+}
+
+/// Key and value of a row of such a query.
+pub(super) fn row_of(values: &[Option<Scalar<'_>>]) -> (Vec<u8>, Vec<u8>) {
+    let bytes = |place: usize| values[place].and_then(Scalar::bytes).unwrap_or_default().to_vec();
+    (bytes(0), bytes(1))
+}
+
 impl Life {
     /// Begins a filtered scan, unless one is pending.
     pub(super) fn begin_query(
@@ -73,10 +84,7 @@ impl Life {
     pub(super) fn step_query(&mut self, world: &mut World) -> Result<(), Stop> {
         let Some(mut asked) = self.query.take() else { return Ok(()) };
         let QueryAsked { task, rows, .. } = &mut *asked;
-        let mut take = |values: &[Option<Scalar<'_>>]| {
-            let bytes = |place: usize| values[place].and_then(Scalar::bytes).unwrap_or_default().to_vec();
-            rows.push((bytes(0), bytes(1)));
-        };
+        let mut take = |values: &[Option<Scalar<'_>>]| rows.push(row_of(values));
         match task.step(&mut take) {
             Ok(None) => {
                 self.query = Some(asked);
@@ -95,10 +103,10 @@ impl Life {
         }
     }
 
-    /// Runs steps until none is pending.
+    /// Runs steps until none is pending, and nothing with freezes is.
     pub(super) fn finish_query(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut patience = PATIENCE;
-        while self.query.is_some() {
+        while self.query.is_some() || self.freezes.is_busy() {
             for session in 0..self.sessions.len() {
                 self.poll(world, session)?;
             }
@@ -106,7 +114,12 @@ impl Life {
             patience -= 1;
             self.pass_time(world, patience);
             if patience == 0 {
-                return wrong(format!("{:?} does not end: {:?}", self.query, self.store.phases()));
+                return wrong(format!(
+                    "{:?} or {:?} does not end: {:?}",
+                    self.query,
+                    self.freezes,
+                    self.store.phases()
+                ));
             }
         }
         Ok(())

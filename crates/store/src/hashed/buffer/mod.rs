@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use table::{BufferTable, Lines, READ, Tables, place_of};
 pub use tapetum_base::log::Place;
 use tapetum_base::media::geometry::BUFFERS;
-use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::hash::HashKey;
 
@@ -217,8 +216,7 @@ impl Shard {
 
     /// As [`Shard::latest`], at the moment of [`Shard::begin_moment`]. No buffer may have been released since.
     pub fn at_moment(&mut self) -> impl Iterator<Item = (HashKey, Place)> + '_ {
-        let noted = self.before.take().unwrap_or_default();
-        let before = if fail_point!(FreezeForgetDeaths) { BTreeMap::new() } else { noted };
+        let before = self.before.take().unwrap_or_default();
         let written: Vec<_> = before.iter().filter_map(|(hash, place)| Some((*hash, (*place)?))).collect();
         self.latest().filter(move |(hash, _)| !before.contains_key(hash)).chain(written)
     }
