@@ -134,6 +134,8 @@ pub fn load_for(bug: Bug) -> Option<Load> {
         "EvictUndurably" | "EvictExtentsEarly" | "TierOutlivesEviction" => Some(Load::Evicting),
         // A forced write that is answered early, and a trimmed block that comes back.
         "SyncEarly" | "ForgetTombstone" | "BlockTornGroup" | "BlockLostHole" => Some(Load::Block),
+        // Not by queries, which hashed keyspaces have beside ordered ones alone.
+        "FreezeForgetDeaths" | "FreezeWithoutTail" => None,
         _ if bug.ends_with("WithoutFloor") => Some(Load::Brim),
         _ if ["Ordered", "Query", "Freeze"].iter().any(|of| bug.starts_with(of)) => Some(Load::Ordered),
         _ => None,

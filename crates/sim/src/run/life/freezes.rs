@@ -18,7 +18,7 @@ use tapetum_kernels::scan::Scalar;
 /// Freezes that the client keeps at most.
 const KEPT_MAX: usize = 3;
 /// One step in so many does something with freezes.
-const ACT_ONE_IN: u64 = 24;
+const ACT_ONE_IN: u64 = 12;
 
 /// What the client has of freezes.
 #[derive(Default)]
