@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use tapetum::Inspection;
 use tapetum::inspect::{Area, AreaKind};
 
 use tapetum_service::inspect_lines::kind_name;
-use tapetum_service::size;
+use tapetum_service::{duration, size};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {
@@ -17,6 +18,9 @@ pub struct Canvas {
     pub rows: usize,
     pub colours: bool,
 }
+
+/// Freezes that have a row of their own below the map.
+const FREEZES_SHOWN: usize = 4;
 
 /// Shades of records, by the share of valid bytes.
 const SHADES: [(char, u64, &str); 4] =
@@ -92,7 +96,34 @@ pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
         draw_row(row, canvas.colours, &mut out);
     }
     legend(&whole, total_bytes, cell_bytes, canvas.colours, &mut out);
+    freezes(inspection, &mut out);
     out
+}
+
+/// The rows that freezes take below the legend.
+pub fn freeze_rows(inspection: &Inspection) -> usize {
+    let freezes = inspection.freezes.len();
+    freezes.min(FREEZES_SHOWN) + usize::from(freezes > FREEZES_SHOWN)
+}
+
+/// What freezes keep. It lies among all the rest.
+fn freezes(inspection: &Inspection, out: &mut String) {
+    let time = |us| duration::shown(Duration::from_micros(us));
+    for freeze in inspection.freezes.iter().take(FREEZES_SHOWN) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            "freeze {} keeps {} from writers, and {} of memory; it is {} old, and ends in {}",
+            freeze.id,
+            size::shown(freeze.flash_bytes),
+            size::shown(freeze.memory_bytes),
+            time(freeze.age_us),
+            time(freeze.left_us)
+        );
+    }
+    if let more @ 1.. = inspection.freezes.len().saturating_sub(FREEZES_SHOWN) {
+        let _ = writeln!(out, "{more} more freezes: `tapetum freeze list` prints all");
+    }
 }
 
 /// The cells that an area touches, and its bytes in each of them.
@@ -160,7 +191,7 @@ fn legend(whole: &Cell, total_bytes: u64, cell_bytes: u64, colours: bool, out: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tapetum::inspect::SegmentInspection;
+    use tapetum::inspect::{FreezeInspection, SegmentInspection};
 
     fn inspection() -> Inspection {
         let segment = |number, valid_bytes| SegmentInspection {
@@ -195,6 +226,17 @@ mod tests {
         let data = rows.iter().find(|row| row.contains("data")).unwrap();
         assert!(data.contains("96 KiB  37 %   66 % of it valid"), "{picture}");
         assert!(!picture.contains('\x1b'));
+    }
+
+    #[test]
+    fn freezes_are_below_the_legend() {
+        let freeze =
+            FreezeInspection { id: 7, flash_bytes: 3 << 20, left_us: 5_000_000, ..FreezeInspection::default() };
+        let inspection = Inspection { freezes: vec![freeze; 6], ..inspection() };
+        let picture = draw(&inspection, Canvas { columns: 16, rows: 2, colours: false });
+        let rows: Vec<&str> = picture.lines().rev().take(freeze_rows(&inspection)).collect();
+        assert_eq!(rows[0], "2 more freezes: `tapetum freeze list` prints all");
+        assert!(rows[1..].iter().all(|row| row.starts_with("freeze 7 keeps 3.00 MiB from writers")), "{picture}");
     }
 
     #[test]

@@ -13,9 +13,9 @@ use tapetum::inspect::SLOT_CLASSES;
 use super::drive_map::{self, Canvas};
 use crate::{os, output};
 use tapetum_service::inspect_lines::kind_name;
-use tapetum_service::size;
+use tapetum_service::{duration, size};
 
-/// Rows below the map.
+/// Rows below the map, without those of freezes.
 const LEGEND_ROWS: usize = 15;
 
 /// Superblock, manifest, segments, groups and trees as text.
@@ -46,6 +46,9 @@ pub fn report(inspection: &Inspection) -> String {
     push_table(&rows, &mut out);
     if !inspection.groups.is_empty() {
         push_groups(inspection, &mut out);
+    }
+    if !inspection.freezes.is_empty() {
+        push_freezes(inspection, &mut out);
     }
     out
 }
@@ -90,6 +93,25 @@ fn push_groups(inspection: &Inspection, out: &mut String) {
     push_table(&rows, out);
 }
 
+fn push_freezes(inspection: &Inspection, out: &mut String) {
+    out.push_str("freezes\n");
+    let columns = ["id", "age", "left", "keyspaces", "flash", "memory", "pause"];
+    let mut rows: Vec<Vec<String>> = vec![columns.map(str::to_string).to_vec()];
+    for freeze in &inspection.freezes {
+        let time = |us| duration::shown(Duration::from_micros(us));
+        rows.push(vec![
+            freeze.id.to_string(),
+            time(freeze.age_us),
+            time(freeze.left_us),
+            freeze.keyspaces.to_string(),
+            size::shown(freeze.flash_bytes),
+            size::shown(freeze.memory_bytes),
+            time(freeze.pause_us),
+        ]);
+    }
+    push_table(&rows, out);
+}
+
 fn push_table(rows: &[Vec<String>], out: &mut String) {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows.first().map_or(0, Vec::len)).map(width).collect();
@@ -114,6 +136,7 @@ pub fn to_json(inspection: &Inspection) -> Value {
     let segments: Vec<Value> = inspection.segments.iter().map(|segment| named(segment.fields())).collect();
     let groups: Vec<Value> = inspection.groups.iter().map(|groups| named(groups.fields())).collect();
     let trees: Vec<Value> = inspection.trees.iter().map(|tree| named(tree.fields())).collect();
+    let freezes: Vec<Value> = inspection.freezes.iter().map(|freeze| named(freeze.fields())).collect();
     let areas: Vec<Value> = inspection
         .areas
         .iter()
@@ -128,6 +151,7 @@ pub fn to_json(inspection: &Inspection) -> Value {
         "segments": segments,
         "groups": groups,
         "trees": trees,
+        "freezes": freezes,
         "areas": areas,
     })
 }
@@ -139,8 +163,10 @@ pub fn map<E: From<io::Error>>(ask: impl Fn() -> Result<Inspection, E>, every: O
     loop {
         let (columns, rows) = os::terminal_size().filter(|_| terminal).unwrap_or((80, 24 + LEGEND_ROWS));
         let colours = terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let canvas = Canvas { columns, rows: rows.saturating_sub(LEGEND_ROWS).max(4), colours };
-        let picture = drive_map::draw(&ask()?, canvas);
+        let inspection = ask()?;
+        let rows_below = LEGEND_ROWS + drive_map::freeze_rows(&inspection);
+        let canvas = Canvas { columns, rows: rows.saturating_sub(rows_below).max(4), colours };
+        let picture = drive_map::draw(&inspection, canvas);
         // One write, from the top of the screen, so that it does not flicker.
         let (before, after) = if terminal && every.is_some() { ("\x1b[H", "\x1b[J") } else { ("", "") };
         let text = format!("{before}{}{after}", if terminal { picture.replace('\n', "\x1b[K\n") } else { picture });

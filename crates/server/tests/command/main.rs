@@ -5,6 +5,7 @@
 
 mod cli;
 mod features;
+mod freezes;
 mod hot_keys;
 mod keyspaces;
 mod listeners;
