@@ -74,6 +74,7 @@ impl Drop for ClosedGate<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // Threads of a test's own.
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;

@@ -1,5 +1,8 @@
 //! Freezes of a store under load: what they show, what they keep, and how they end.
 
+// Threads and pauses of a test's own.
+#![allow(clippy::disallowed_methods)]
+
 use super::QuerySide;
 use super::tests::{Rows, fill, into, ordered, query, rows, sort, store};
 use crate::hashed::collect::victim::tests::store_in_memory;
@@ -56,7 +59,7 @@ fn value(random: &mut SplitMix64) -> Vec<u8> {
 fn churn(keyspace: &KeyspaceHandle, random: &mut SplitMix64, count: u32, model: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
     for _ in 0..count {
         let key = key(random.next_u64() as u32 % 3000);
-        if random.next_u64() % 4 == 0 {
+        if random.next_u64().is_multiple_of(4) {
             keyspace.delete(&key).unwrap();
             model.remove(&key);
         } else {

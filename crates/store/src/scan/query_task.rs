@@ -47,13 +47,16 @@ pub struct QueryTask {
     report: QueryReport,
 }
 
+/// Keys and values.
+type ReadItems = Vec<(Vec<u8>, Vec<u8>)>;
+
 enum TaskStage {
     Freezes(Io, Task<Result<FrozenPart, Error>>),
     /// Waits for a desk, since then.
     Queues(Option<Box<dyn ScanLayout>>, u64),
     /// With the tree of its moment, if that is held.
     Runs(Box<DriveRun>, Option<Arc<FrozenTree>>),
-    Reads(Io, Task<Result<Vec<(Vec<u8>, Vec<u8>)>, LayoutError>>),
+    Reads(Io, Task<Result<ReadItems, LayoutError>>),
     Scans(Box<MissedScan>),
 }
 
