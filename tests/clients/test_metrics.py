@@ -68,6 +68,8 @@ class Metrics(unittest.TestCase):
         self.assertEqual((sample.labels["application"], sample.value), ("default", 1))
         ours = [name for name in families if name.startswith("tapetum_") and name not in BESIDE]
         self.assertEqual(len(ours), len(stats))
+        for name in ("freezes", "freeze_flash_bytes", "freeze_memory_bytes", "freeze_age_seconds", "freeze_pause_seconds"):
+            self.assertEqual(families[f"tapetum_{name}"].samples[0].value, 0)
 
     def test_dashboards_made_for_memcacheds_exporter_find_their_names(self):
         self.client.set("dashboard", b"v")

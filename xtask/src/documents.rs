@@ -148,7 +148,9 @@ fn every_target_of_make_is_there() {
 fn every_command_line_of_tapetum_is_understood() {
     for start in ["tapetum ", "target/quick/tapetum "] {
         assert_all(start, |command| {
-            let command = shell_words(command);
+            let mut command = shell_words(command);
+            // Variables of the reader's shell.
+            command.iter_mut().filter(|word| word.starts_with('$')).for_each(|word| *word = "1".into());
             let parse = |more: &str| {
                 let words = command.iter().map(String::as_str).chain(more.split_whitespace());
                 let words = std::iter::once("tapetum").chain(words);

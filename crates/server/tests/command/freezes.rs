@@ -177,7 +177,7 @@ fn a_freeze_whose_owner_is_gone_ends_by_its_time() {
     let mut server = serve_commands(&scratch);
     scratch.succeeds(&["put", "key", "value"]);
     let created = scratch.succeeds(&["freeze", "create", "--for", "300ms"]);
-    while scratch.succeeds(&["freeze", "list"]) != "" {
+    while !scratch.succeeds(&["freeze", "list"]).is_empty() {
         sleep(Duration::from_millis(20));
     }
     let ended = scratch.fails(&["dump", "--freeze", id_of(&created)]);
