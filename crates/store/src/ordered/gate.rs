@@ -74,7 +74,7 @@ impl Drop for ClosedGate<'_> {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods)] // Threads of a test's own.
+#[expect(clippy::disallowed_methods, reason = "the point is real threads")]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;

@@ -1,7 +1,6 @@
 //! Freezes of a store under load: what they show, what they keep, and how they end.
 
-// Threads and pauses of a test's own.
-#![allow(clippy::disallowed_methods)]
+#![expect(clippy::disallowed_methods, reason = "the point is real threads and clocks")]
 
 use super::QuerySide;
 use super::tests::{Rows, fill, into, ordered, query, rows, sort, store};
