@@ -284,6 +284,7 @@ impl Life {
             return wrong(format!("freeze {id} is not kept: {error}"));
         };
         let kept = self.freezes.kept.swap_remove(place);
+        self.freezes.reading.take_if(|reading| reading.id == id);
         world.model.release_freeze(id);
         self.judge_freeze_error(world, error, kept.ends_us, "cannot be read")
     }
