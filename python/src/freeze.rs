@@ -4,7 +4,7 @@ use crate::byte_size::ByteSize;
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
 use crate::keyspace::Key;
-use crate::reading::{self, KeysAsked, QueryAsked, ReadKeyspace};
+use crate::reading::{self, KeysAsked, QueryAsked};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -134,7 +134,7 @@ impl FrozenKeyspace {
     ) -> PyResult<Bound<'py, PyAny>> {
         let asked = QueryAsked { condition: r#where, select, group_by, having, order_by, limit, fields, on_error };
         let keys = KeysAsked { prefix, start, end, reverse };
-        let keyspace = ReadKeyspace::Frozen((*self.keyspace.get()?).clone());
+        let keyspace = self.keyspace.get()?.reading().clone();
         reading::scan(py, keyspace, self.keyspace.all(), keys, &asked)
     }
 

@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
-use crate::reading::{self, KeysAsked, QueryAsked, ReadKeyspace};
+use crate::reading::{self, KeysAsked, QueryAsked};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
@@ -243,7 +243,7 @@ impl Keyspace {
     ) -> PyResult<Bound<'py, PyAny>> {
         let asked = QueryAsked { condition: r#where, select, group_by, having, order_by, limit, fields, on_error };
         let keys = KeysAsked { prefix, start, end, reverse };
-        reading::scan(py, ReadKeyspace::Live(self.handle()?), self.handle.all(), keys, &asked)
+        reading::scan(py, self.handle()?.into(), self.handle.all(), keys, &asked)
     }
 
     /// The format of the records, if it was set.

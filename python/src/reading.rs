@@ -9,80 +9,28 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use tapetum::query::{QueryText, compile};
-use tapetum::{
-    Error, FrozenKeyspace, Item, KeyBound, KeyRange, KeyspaceHandle, KeyspaceKind, QueryError, QueryTask,
-    SnapshotItems, Store,
-};
+use tapetum::{Item, KeyBound, KeyRange, KeyspaceKind, QueryError, ReadKeyspace};
 use tapetum_kernels::scan::query::MisfitPolicy;
-use tapetum_kernels::scan::{Format, Query};
 
-/// A keyspace that is read.
-#[derive(Clone)]
-pub enum ReadKeyspace {
-    Live(KeyspaceHandle),
-    Frozen(FrozenKeyspace),
+fn is_ordered(keyspace: &ReadKeyspace) -> bool {
+    keyspace.kind() == KeyspaceKind::Ordered
 }
 
-impl ReadKeyspace {
-    fn is_ordered(&self) -> bool {
-        let kind = match self {
-            ReadKeyspace::Live(handle) => handle.keyspace().kind(),
-            ReadKeyspace::Frozen(frozen) => frozen.entry().kind,
-        };
-        kind == KeyspaceKind::Ordered
+/// The range of keys that the arguments ask for.
+fn range(keyspace: &ReadKeyspace, keys: KeysAsked) -> PyResult<KeyRange> {
+    let KeysAsked { prefix, start, end, reverse } = keys;
+    if !is_ordered(keyspace) && (start.is_some() || end.is_some() || reverse) {
+        return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
     }
-
-    pub fn store(&self) -> &Store {
-        match self {
-            ReadKeyspace::Live(handle) => handle.store(),
-            ReadKeyspace::Frozen(frozen) => frozen.store(),
-        }
+    let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
+    if let Some(prefix) = prefix {
+        let prefix = prefix.into_bytes();
+        range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
+        range.from = KeyBound::Included(prefix);
     }
-
-    pub fn format(&self) -> Result<Option<Format>, Error> {
-        match self {
-            ReadKeyspace::Live(handle) => handle.format(),
-            ReadKeyspace::Frozen(frozen) => frozen.format(),
-        }
-    }
-
-    pub fn begin_query(&self, query: &Query, range: &KeyRange) -> Result<QueryTask, QueryError> {
-        match self {
-            ReadKeyspace::Live(handle) => handle.begin_query(query, range),
-            ReadKeyspace::Frozen(frozen) => frozen.begin_query(query, range),
-        }
-    }
-
-    fn scan(&self, range: KeyRange) -> Result<SnapshotItems, QueryError> {
-        match self {
-            ReadKeyspace::Live(handle) => handle.scan(range),
-            ReadKeyspace::Frozen(frozen) => frozen.scan(range),
-        }
-    }
-
-    fn items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
-        match self {
-            ReadKeyspace::Live(handle) => handle.snapshot_items(prefix),
-            ReadKeyspace::Frozen(frozen) => frozen.items(prefix),
-        }
-    }
-
-    /// The range of keys that the arguments ask for.
-    fn range(&self, keys: KeysAsked) -> PyResult<KeyRange> {
-        let KeysAsked { prefix, start, end, reverse } = keys;
-        if !self.is_ordered() && (start.is_some() || end.is_some() || reverse) {
-            return Err(errors::store("the keyspace has no order of keys: make it with ordered=True"));
-        }
-        let mut range = KeyRange { is_reverse: reverse, ..KeyRange::default() };
-        if let Some(prefix) = prefix {
-            let prefix = prefix.into_bytes();
-            range.to = after_prefix(&prefix).map_or(KeyBound::Unbounded, KeyBound::Excluded);
-            range.from = KeyBound::Included(prefix);
-        }
-        range.from = start.map_or(range.from, |start| KeyBound::Included(start.into_bytes()));
-        range.to = end.map_or(range.to, |end| KeyBound::Excluded(end.into_bytes()));
-        Ok(range)
-    }
+    range.from = start.map_or(range.from, |start| KeyBound::Included(start.into_bytes()));
+    range.to = end.map_or(range.to, |end| KeyBound::Excluded(end.into_bytes()));
+    Ok(range)
 }
 
 /// The first key behind all keys with a prefix; `None` if there is none.
@@ -148,21 +96,21 @@ pub fn scan<'py>(
     asked: &QueryAsked<'_>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if asked.is_given() {
-        if keys.reverse || (!keyspace.is_ordered() && keys.prefix.is_some()) {
+        if keys.reverse || (!is_ordered(&keyspace) && keys.prefix.is_some()) {
             return Err(errors::store(
                 "a query is of all keys, or of a range of an ordered keyspace, and its rows have order_by",
             ));
         }
-        let range = keyspace.range(keys)?;
+        let range = range(&keyspace, keys)?;
         return Ok(Bound::new(py, asked.run(py, keyspace, all, range)?)?.into_any());
     }
     let limit = asked.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let items = if keyspace.is_ordered() {
-        let range = keyspace.range(keys)?;
+    let items = if is_ordered(&keyspace) {
+        let range = range(&keyspace, keys)?;
         py.detach(|| keyspace.scan(range))
     } else {
         let prefix = keys.prefix.as_ref().map_or(&b""[..], Key::bytes).to_vec();
-        keyspace.range(keys)?;
+        range(&keyspace, keys)?;
         py.detach(|| keyspace.items(&prefix))
     };
     let items = Items::of(all, items.map_err(errors::store)?.take(limit))?;

@@ -8,7 +8,6 @@
 
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
-use crate::reading::ReadKeyspace;
 use crate::words::PythonWords;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -24,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tapetum::query::{CompiledQuery, OrderedRows};
-use tapetum::{KeyRange, QueryReport};
+use tapetum::{KeyRange, QueryReport, ReadKeyspace};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::Scalar;
 

@@ -67,7 +67,7 @@ pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
 pub use scan::{
     Freeze, FreezeTask, FrozenBlocks, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, ItemsTask,
-    QueryError, QueryReport, QuerySide, QueryTask, SnapshotItems,
+    QueryError, QueryReport, QuerySide, QueryTask, ReadKeyspace, SnapshotItems,
 };
 pub use tapetum_base::base::Resizing;
 #[doc(hidden)]

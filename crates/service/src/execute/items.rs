@@ -3,7 +3,7 @@
 use tapetum::{Item, KeyRange, KeyspaceHandle, ListedKey, SnapshotItems};
 
 use super::OpenStore;
-use super::read_keyspace::ReadKeyspace;
+use super::read_keyspace::KeyspaceToRead;
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::Failure;
 use crate::format_check;
@@ -57,7 +57,7 @@ pub struct Scanning {
     pub wanted: ScanWanted,
 }
 
-pub fn scan(keyspace: &ReadKeyspace<'_>, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
+pub fn scan(keyspace: &KeyspaceToRead<'_>, asked: Scanning, caller: &mut dyn Caller) -> Result<(), Failure> {
     let items = keyspace.scan(asked.range)?;
     let most = asked.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let mut telling = TellingItems::new(asked.wanted);
@@ -70,7 +70,7 @@ pub fn scan(keyspace: &ReadKeyspace<'_>, asked: Scanning, caller: &mut dyn Calle
 
 /// The keys that begin with `prefix`, or their items.
 pub fn list(
-    keyspace: &ReadKeyspace<'_>,
+    keyspace: &KeyspaceToRead<'_>,
     prefix: &[u8],
     wanted: ListWanted,
     caller: &mut dyn Caller,
@@ -101,7 +101,7 @@ pub fn list(
 }
 
 /// Reads until there is an item. Few of many may be wanted, and nothing is told meanwhile.
-fn look_on(keyspace: &ReadKeyspace<'_>, items: &mut SnapshotItems, caller: &mut dyn Caller) -> Result<(), Failure> {
+fn look_on(keyspace: &KeyspaceToRead<'_>, items: &mut SnapshotItems, caller: &mut dyn Caller) -> Result<(), Failure> {
     while items.needs_part() {
         items.read_part().map_err(|error| keyspace.failure(error))?;
         if caller.has_left() {

@@ -3,7 +3,7 @@
 use tapetum::{BlockDevice, FrozenKeyspace, Keyspace, KeyspaceKind, KeyspaceState};
 use tapetum_kernels::scan::Format;
 
-use super::read_keyspace::ReadKeyspace;
+use super::read_keyspace::KeyspaceToRead;
 use super::{OpenStore, freezes};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::Failure;
@@ -55,7 +55,7 @@ pub fn format(
     freeze: Option<u64>,
     caller: &mut dyn Caller,
 ) -> Result<(), Failure> {
-    let keyspace = ReadKeyspace::find(open, keyspace, freeze)?;
+    let keyspace = KeyspaceToRead::find(open, keyspace, freeze)?;
     let (format, is_ordered) = (keyspace.format()?, keyspace.kind() == KeyspaceKind::Ordered);
     Ok(caller.take(Reply::Format(FormatRow { fields: format.map(|format| format.to_string()), is_ordered }))?)
 }
@@ -88,7 +88,7 @@ pub fn set_format(open: OpenStore<'_>, keyspace: &str, fields: Option<&str>) -> 
 }
 
 pub fn check_format(open: OpenStore<'_>, keyspace: &str, fields: &str, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let (keyspace, format) = (ReadKeyspace::find(open, keyspace, None)?, parsed(fields)?);
+    let (keyspace, format) = (KeyspaceToRead::find(open, keyspace, None)?, parsed(fields)?);
     let mut check = format_check::FormatCheck::new(&format);
     for item in keyspace.items(b"")? {
         let (key, item) = item.map_err(|error| keyspace.failure(error))?;

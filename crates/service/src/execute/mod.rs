@@ -23,7 +23,7 @@ use crate::pipelines::{self, ItemRun, PipelineRun};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::serving_store::ServingStore;
-use read_keyspace::ReadKeyspace;
+use read_keyspace::KeyspaceToRead;
 
 /// Bytes of an output that are told at once.
 const PART_BYTES: usize = 4 << 20;
@@ -98,11 +98,11 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         }
         Request::Delete { keyspace, key } => items::delete(open, &keyspace, &key, caller),
         Request::Scan { keyspace, freeze, range, limit, wanted } => {
-            let keyspace = ReadKeyspace::find(open, &keyspace, freeze)?;
+            let keyspace = KeyspaceToRead::find(open, &keyspace, freeze)?;
             items::scan(&keyspace, items::Scanning { range: range.into(), limit, wanted }, caller)
         }
         Request::List { keyspace, freeze, prefix, wanted } => {
-            items::list(&ReadKeyspace::find(open, &keyspace, freeze)?, &prefix, wanted, caller)
+            items::list(&KeyspaceToRead::find(open, &keyspace, freeze)?, &prefix, wanted, caller)
         }
         Request::Query(asked) => queries::query(open, asked, caller),
         Request::GetFields(asked) => queries::get_fields(open, &asked, caller),

@@ -10,7 +10,7 @@ use tapetum_kernels::scan::{Format, Scalar, ScalarType};
 
 use super::OpenStore;
 use super::costs::CostsBegun;
-use super::read_keyspace::{ReadKeyspace, failure_of_query};
+use super::read_keyspace::{KeyspaceToRead, failure_of_query};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::Failure;
 use crate::reply::{Column, Costs, Graph, Misfits, Queried, Reply};
@@ -46,7 +46,7 @@ impl From<Side> for QuerySide {
 
 pub fn query(open: OpenStore<'_>, asked: Query, caller: &mut dyn Caller) -> Result<(), Failure> {
     let Query { keyspace, freeze, words, range, side, application } = asked;
-    let (compiled, keyspace) = (words.compile()?, ReadKeyspace::find(open, &keyspace, freeze)?);
+    let (compiled, keyspace) = (words.compile()?, KeyspaceToRead::find(open, &keyspace, freeze)?);
     let keyspace = keyspace.for_application(application.as_deref())?;
     let range = KeyRange::from(range);
     let costs = CostsBegun::now(open.store);
@@ -82,7 +82,7 @@ pub fn get_fields(open: OpenStore<'_>, asked: &GetFields, caller: &mut dyn Calle
 }
 
 pub fn betweenness(open: OpenStore<'_>, asked: &Betweenness, caller: &mut dyn Caller) -> Result<(), Failure> {
-    let keyspace = ReadKeyspace::find(open, &asked.keyspace, asked.freeze)?;
+    let keyspace = KeyspaceToRead::find(open, &asked.keyspace, asked.freeze)?;
     let keyspace = keyspace.for_application(asked.application.as_deref())?;
     let edges = asked.words.compile()?;
     let options = GraphOptions {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::Purpose;
@@ -51,10 +52,16 @@ pub struct FreezeTask {
     taking: Task<Result<FrozenStore, Error>>,
 }
 
+/// A keyspace to be read at one moment: the one of a freeze, or for each call one of its own.
+#[derive(Clone, Debug)]
+pub struct ReadKeyspace {
+    handle: KeyspaceHandle,
+}
+
 /// A keyspace of a freeze, whether it still exists or not.
 #[derive(Clone, Debug)]
 pub struct FrozenKeyspace {
-    handle: KeyspaceHandle,
+    reading: ReadKeyspace,
     entry: Keyspace,
 }
 
@@ -234,7 +241,7 @@ impl FrozenView {
 
     fn keyspace_of(&self, entry: &Keyspace, keyspace: KeyspaceRef) -> FrozenKeyspace {
         let handle = KeyspaceHandle::of_freeze(self.store.clone(), keyspace, self.frozen.clone(), entry.clone());
-        FrozenKeyspace { handle, entry: entry.clone() }
+        FrozenKeyspace { reading: ReadKeyspace { handle }, entry: entry.clone() }
     }
 }
 
@@ -244,24 +251,9 @@ impl FrozenKeyspace {
         &self.entry
     }
 
-    pub fn store(&self) -> &Store {
-        self.handle.store()
-    }
-
-    /// # Errors
-    /// [`KeyspaceError::Format`], if another version recorded it.
-    pub fn format(&self) -> Result<Option<Format>, Error> {
-        self.entry.format().map_err(Error::Keyspace)
-    }
-
-    /// As [`KeyspaceHandle::of_application`].
-    pub fn of_application(self, application: Application) -> FrozenKeyspace {
-        FrozenKeyspace { handle: self.handle.of_application(application), ..self }
-    }
-
-    /// The items whose keys begin with `prefix`, in the order of the keys if it is an ordered keyspace.
-    pub fn items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
-        self.handle.snapshot_items(prefix)
+    /// The same, for whoever reads it as any other.
+    pub fn reading(&self) -> &ReadKeyspace {
+        &self.reading
     }
 
     /// The blocks of a block device.
@@ -272,12 +264,57 @@ impl FrozenKeyspace {
         let device = self.entry.block_device().map_err(Error::Keyspace)?;
         let device =
             device.ok_or_else(|| Error::Options(format!("the keyspace {:?} is no block device", self.entry.name)))?;
-        FrozenBlocks::new(&self.handle, device)
+        FrozenBlocks::new(&self.reading.handle, device)
     }
 
-    /// As [`FrozenKeyspace::items`], of a range if it is an ordered keyspace, for a caller that goes on step by step.
+    /// As [`ReadKeyspace::items`], of a range if it is an ordered keyspace, for a caller that goes on step by step.
     pub fn begin_items(&self, range: &KeyRange) -> Result<ItemsTask, QueryError> {
-        ItemsTask::begin(&self.handle, range)
+        ItemsTask::begin(&self.reading.handle, range)
+    }
+}
+
+impl std::ops::Deref for FrozenKeyspace {
+    type Target = ReadKeyspace;
+
+    fn deref(&self) -> &ReadKeyspace {
+        &self.reading
+    }
+}
+
+impl From<KeyspaceHandle> for ReadKeyspace {
+    fn from(handle: KeyspaceHandle) -> ReadKeyspace {
+        ReadKeyspace { handle }
+    }
+}
+
+impl ReadKeyspace {
+    pub fn store(&self) -> &Store {
+        self.handle.store()
+    }
+
+    pub fn kind(&self) -> KeyspaceKind {
+        self.handle.keyspace().kind()
+    }
+
+    /// The format of its keys and values, if one was recorded.
+    ///
+    /// # Errors
+    /// As [`KeyspaceHandle::format`].
+    pub fn format(&self) -> Result<Option<Format>, Error> {
+        match self.handle.frozen() {
+            Some((_, entry)) => entry.format().map_err(Error::Keyspace),
+            None => self.handle.format(),
+        }
+    }
+
+    /// As [`KeyspaceHandle::of_application`].
+    pub fn of_application(self, application: Application) -> ReadKeyspace {
+        ReadKeyspace { handle: self.handle.of_application(application) }
+    }
+
+    /// The items whose keys begin with `prefix`, in the order of the keys if it is an ordered keyspace.
+    pub fn items(&self, prefix: &[u8]) -> Result<SnapshotItems, QueryError> {
+        self.handle.snapshot_items(prefix)
     }
 
     /// As [`KeyspaceHandle::scan`].

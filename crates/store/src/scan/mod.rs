@@ -42,7 +42,7 @@ mod tests;
 mod values;
 
 pub(crate) use drive_side::PART_BYTES;
-pub use freezes::{Freeze, FreezeTask, FrozenKeyspace, FrozenView};
+pub use freezes::{Freeze, FreezeTask, FrozenKeyspace, FrozenView, ReadKeyspace};
 pub use frozen_blocks::FrozenBlocks;
 pub use graph_scan::{GraphOptions, GraphProgress, GraphReport};
 pub use query_scan::{QueryError, QueryReport, QuerySide};

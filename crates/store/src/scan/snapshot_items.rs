@@ -74,7 +74,7 @@ impl Walk {
     }
 
     /// All items that are left.
-    async fn read_all(mut self) -> Result<Vec<(Vec<u8>, Item)>, LayoutError> {
+    async fn read_all(mut self) -> Result<KeyedItems, LayoutError> {
         let (mut items, mut found, mut has_more) = (Vec::new(), VecDeque::new(), true);
         while has_more {
             has_more = self.step(&mut found).await?;
@@ -211,11 +211,13 @@ impl SnapshotItems {
     }
 }
 
+type KeyedItems = Vec<(Vec<u8>, Item)>;
+
 /// A read of all items of a range of a keyspace of a freeze, step by step. A step never waits. Dropping the task gives it up.
 pub struct ItemsTask {
     keyspace: KeyspaceHandle,
     io: Io,
-    reading: Task<Result<Vec<(Vec<u8>, Item)>, LayoutError>>,
+    reading: Task<Result<KeyedItems, LayoutError>>,
 }
 
 impl ItemsTask {
@@ -238,7 +240,7 @@ impl ItemsTask {
     ///
     /// # Panics
     /// When it is over.
-    pub fn step(&mut self) -> Result<Option<Vec<(Vec<u8>, Item)>>, QueryError> {
+    pub fn step(&mut self) -> Result<Option<KeyedItems>, QueryError> {
         refuse_unreadable(&self.keyspace)?;
         self.io.pump();
         Ok(poll_once(&mut self.reading).transpose()?)
