@@ -181,6 +181,11 @@ impl Extents {
         ExtentOwner::ALL.into_iter().any(|owner| self.refused[owner as usize] > self.room_of(owner))
     }
 
+    /// Forgets who was refused. Whoever still wants extents asks again.
+    pub fn forget_refusals(&mut self) {
+        self.refused = Default::default();
+    }
+
     /// Adds extents behind the last, all free.
     pub fn grow(&mut self, count: u32) {
         let before = self.count();

@@ -84,6 +84,12 @@ pub fn failure(open: OpenStore<'_>, error: FreezeError) -> Failure {
                 "a freeze lasts at most {hours} hours: make it shorter, and let it last longer with `tapetum freeze renew`"
             )
         }
+        FreezeError::FlashNeeded => {
+            return Failure::new(
+                FailureKind::Full,
+                "the store has no flash for a freeze: delete something, or give the store more (`tapetum resize --capacity`)",
+            );
+        }
         FreezeError::Ended { id, why } => format!("freeze {id} has ended: {}", why_ended(why)),
         FreezeError::Unknown { id } => format!(
             "there is no freeze {id}: it ended long ago, or the server was started since; `tapetum freeze list` prints those there are"

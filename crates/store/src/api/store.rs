@@ -7,8 +7,8 @@
 use crate::api::key_desks::KeyDesks;
 use crate::api::session::Session;
 use crate::engines::{self, OpenedEngines, engine_clients};
+use crate::freeze::FreezeJob;
 use crate::freeze::list::FreezeList;
-use crate::freeze::{FreezeEnd, FreezeJob};
 use crate::hashed::large::ValueLimits;
 use crate::hashed::{self, HashedEngine};
 use crate::ordered::engine::OrderedEngine;
@@ -320,7 +320,7 @@ impl Store {
     pub fn close_with(&self, crashed: impl Fn() -> bool) -> Result<(), Error> {
         self.refuse_forked()?;
         self.inner.stopping.store(true, Ordering::SeqCst);
-        self.inner.freezes.end_all(FreezeEnd::Closed);
+        self.inner.freezes.close();
         self.inner.base.wakeup.wake();
         let thread = lock(&self.inner.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {

@@ -5,9 +5,11 @@
 use super::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
 use crate::hashed::HashedEngine;
 use crate::ordered::frozen::FrozenTree;
+use crate::ordered::slabs::hold::HOLDS_MAX;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use tapetum_base::error::Error;
 use tapetum_base::media::io::lock;
 use tapetum_base::stats::Stats;
 
@@ -17,6 +19,9 @@ pub const FREEZES_MAX: usize = 64;
 pub const FREEZES_OF_OWNER_MAX: usize = 8;
 /// The longest time between two renewals.
 pub const LASTS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Moments of queries and scans at once.
+const OWN_MAX: usize = 4096;
+const _: () = assert!(OWN_MAX + FREEZES_MAX < HOLDS_MAX as usize);
 /// Ended freezes that are remembered.
 const ENDED_MAX: usize = 256;
 
@@ -26,6 +31,8 @@ struct State {
     /// Being made, by their owners.
     begun: Vec<String>,
     ended: VecDeque<(u64, FreezeEnd)>,
+    /// The store is being closed.
+    is_closed: bool,
     /// The longest time that writers waited for one.
     pause_max_us: u64,
     /// Those of queries and scans, the oldest first.
@@ -59,7 +66,11 @@ impl FreezePlace {
         let mut state = lock(&self.list.state);
         state.pause_max_us = state.pause_max_us.max(frozen.pause_us);
         state.freezes.insert(frozen.id, frozen.clone());
+        let is_closed = state.is_closed;
         drop(state);
+        if is_closed {
+            self.list.end(frozen.id, FreezeEnd::Closed);
+        }
         frozen
     }
 }
@@ -68,7 +79,11 @@ impl FreezeList {
     /// A place for one more.
     pub fn begin(self: &Arc<Self>, options: &FreezeOptions) -> Result<FreezePlace, FreezeError> {
         check_lasts(options.lasts)?;
+        self.end_expired();
         let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(Error::Closed.into());
+        }
         let owners = state.freezes.values().map(|frozen| &frozen.owner).chain(&state.begun);
         let (mut of_all, mut of_owner) = (0, 0);
         for owner in owners {
@@ -87,10 +102,23 @@ impl FreezeList {
     }
 
     /// Takes note of a moment that a query or a scan has for itself, which gives way as a freeze does.
-    pub fn note_own(&self, now_us: u64, tree: &Arc<FrozenTree>) {
+    ///
+    /// # Errors
+    /// If there are too many, or the store is being closed.
+    pub fn note_own(&self, now_us: u64, tree: &Arc<FrozenTree>) -> Result<(), Error> {
         let mut state = lock(&self.state);
         state.own.retain(|(_, tree)| tree.strong_count() > 0);
+        if state.is_closed {
+            return Err(Error::Closed);
+        }
+        if state.own.len() >= OWN_MAX {
+            let why = format!(
+                "{OWN_MAX} scans and queries of ordered keyspaces are under way: end some, or let them read one freeze"
+            );
+            return Err(Error::Options(why));
+        }
         state.own.push_back((now_us, Arc::downgrade(tree)));
+        Ok(())
     }
 
     pub fn find(&self, id: u64) -> Result<Arc<FrozenStore>, FreezeError> {
@@ -121,8 +149,23 @@ impl FreezeList {
         frozen.end(why);
     }
 
-    pub fn end_all(&self, why: FreezeEnd) {
-        self.all().iter().for_each(|frozen| self.end(frozen.id, why));
+    /// Ends all, and all that are made from here on: the store is being closed.
+    pub fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.all().iter().for_each(|frozen| self.end(frozen.id, FreezeEnd::Closed));
+        self.own().iter().for_each(|(_, tree)| tree.give_up());
+    }
+
+    /// Those of queries and scans, the oldest first.
+    fn own(&self) -> Vec<(u64, Arc<FrozenTree>)> {
+        let state = lock(&self.state);
+        state.own.iter().filter_map(|(begun_us, tree)| Some((*begun_us, tree.upgrade()?))).collect()
+    }
+
+    /// Ends those whose time is over.
+    pub fn end_expired(&self) {
+        let expired = self.all().into_iter().filter(|frozen| frozen.ended() == Some(FreezeEnd::Expired));
+        expired.for_each(|frozen| self.end(frozen.id, FreezeEnd::Expired));
     }
 
     /// All of them, the oldest first.
@@ -149,13 +192,11 @@ impl FreezeList {
         stats.freeze_pause_us = lock(&self.state).pause_max_us;
     }
 
-    /// Ends those whose time is over, and those that keep too much.
-    pub fn end_due(&self, engine: &HashedEngine, now_us: u64) {
+    /// Ends those that keep too much.
+    pub fn end_greedy(&self, engine: &HashedEngine) {
         for frozen in self.all() {
             if frozen.is_too_old() || frozen.flash_bytes(engine) > frozen.flash_bytes_max {
                 self.end(frozen.id, FreezeEnd::FlashNeeded);
-            } else if frozen.ends_us.load(std::sync::atomic::Ordering::SeqCst) <= now_us {
-                self.end(frozen.id, FreezeEnd::Expired);
             }
         }
     }
@@ -163,12 +204,7 @@ impl FreezeList {
     /// Ends the oldest that keeps flash from writers, as they need some; whether there was one.
     pub fn end_oldest(&self, engine: &HashedEngine) -> bool {
         let named = self.all().into_iter().find(|frozen| frozen.flash_bytes(engine) > 0);
-        let own = {
-            let state = lock(&self.state);
-            let own = state.own.iter().filter_map(|(begun_us, tree)| Some((*begun_us, tree.upgrade()?)));
-            own.collect::<Vec<_>>()
-        };
-        let own = own.into_iter().find(|(_, tree)| tree.check().is_ok() && tree.flash_bytes() > 0);
+        let own = self.own().into_iter().find(|(_, tree)| tree.check().is_ok() && tree.flash_bytes() > 0);
         match (named, own) {
             (Some(frozen), Some((begun_us, tree))) if begun_us < frozen.begun_us => tree.give_up(),
             (Some(frozen), _) => self.end(frozen.id, FreezeEnd::FlashNeeded),

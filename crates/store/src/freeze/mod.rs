@@ -18,6 +18,7 @@ pub mod list;
 
 pub use job::FreezeJob;
 
+use self::list::FreezeList;
 use crate::hashed::HashedEngine;
 use crate::hashed::snapshot::{HashedMoment, MomentCopy, Snapshot};
 use crate::ordered::engine::OrderedEngine;
@@ -27,6 +28,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tapetum_base::base::Base;
 use tapetum_base::debug_as_text;
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::Error;
@@ -87,6 +89,8 @@ pub enum FreezeError {
         id: u64,
         why: FreezeEnd,
     },
+    /// Writers needed the flash before the freeze was made.
+    FlashNeeded,
     /// There is no such freeze, nor was there lately.
     Unknown {
         id: u64,
@@ -122,6 +126,9 @@ impl fmt::Display for FreezeError {
                     FreezeEnd::Closed => "the store was closed",
                 };
                 write!(f, "freeze {id} has ended: {why}")
+            }
+            FreezeError::FlashNeeded => {
+                f.write_str("the store has no flash for a freeze: delete something, or give the store more capacity")
             }
             FreezeError::Unknown { id } => {
                 write!(f, "there is no freeze {id}: it ended long ago, or the store was opened since")
@@ -169,6 +176,7 @@ pub struct FrozenStore {
     hashed: Arc<HashedMoment>,
     trees: FrozenTrees,
     end: Mutex<Option<FreezeEnd>>,
+    base: Arc<Base>,
 }
 
 type FrozenTrees = BTreeMap<KeyspaceId, Arc<FrozenTree>>;
@@ -179,13 +187,13 @@ fn take_moment(
     hashed: &HashedEngine,
     ordered: &OrderedEngine,
     keyspaces: &[(Keyspace, KeyspaceRef)],
-) -> (u64, MomentCopy, Result<FrozenTrees, Error>) {
+) -> Result<(u64, MomentCopy, Result<FrozenTrees, Error>), Error> {
     let of_kind = |kind| {
         let of = keyspaces.iter().filter(move |(keyspace, _)| keyspace.kind == kind);
         of.map(|(keyspace, _)| keyspace.id)
     };
     let (mut stamp, mut marks) = (0, Vec::new());
-    let gate = ordered.close_gate();
+    let gate = ordered.close_gate()?;
     // Deletions of everything take no installer: they are what they are at the moment.
     let amid = |_| {
         stamp = hashed.base.log.stamp_given();
@@ -199,7 +207,7 @@ fn take_moment(
         frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
     };
     let trees = marks.into_iter().filter_map(tree).collect();
-    (stamp, copy, trees)
+    Ok((stamp, copy, trees))
 }
 
 /// A keyspace of a freeze, by its engine.
@@ -213,19 +221,20 @@ impl FrozenStore {
     /// Freezes the store. Its time begins with the moment.
     ///
     /// # Errors
-    /// If the store has failed, or there is no memory for a look at a tree.
+    /// If the store has failed, there is no memory for a look at a tree, or writers need the flash at once.
     pub async fn take(
         (hashed, ordered): (&Arc<HashedEngine>, &Arc<OrderedEngine>),
+        list: &FreezeList,
         io: &Io,
         options: &FreezeOptions,
-    ) -> Result<FrozenStore, Error> {
+    ) -> Result<FrozenStore, FreezeError> {
         let base = &hashed.base;
         ordered.write_changed(io).await;
         let installer = hashed.take_installer().await;
         let keyspaces = base.keyspaces.list_open();
         let flash_bytes_max = options.flash_bytes_max.unwrap_or(base.capacity_bytes() / 4);
         let began_us = base.drive.env().now_us();
-        let (stamp, copy, trees) = take_moment(hashed, ordered, &keyspaces);
+        let (stamp, copy, trees) = take_moment(hashed, ordered, &keyspaces)?;
         base.log.wake();
         let pause_us = base.drive.env().now_us() - began_us;
         let extents_max = flash_bytes_max / base.geometry.extent_bytes;
@@ -235,8 +244,13 @@ impl FrozenStore {
         drop(installer);
         if base.log.sync() == Sync::Always {
             base.log.make_durable(io, moment.stamp, || base.drive.env().now_us()).await?;
+            // They hold slots that the writes may need that they wait for.
+            for tree in trees.values() {
+                list.note_own(began_us, tree)?;
+            }
             for tree in trees.values() {
                 while !tree.is_durable()? {
+                    tree.check().map_err(|_| FreezeError::FlashNeeded)?;
                     io.pause().await;
                 }
             }
@@ -254,6 +268,7 @@ impl FrozenStore {
             hashed: moment,
             trees,
             end: Mutex::default(),
+            base: base.clone(),
         })
     }
 
@@ -271,8 +286,10 @@ impl FrozenStore {
 
     /// Why it has ended, if it has.
     pub fn ended(&self) -> Option<FreezeEnd> {
-        let is_too_old = self.is_too_old();
-        (*lock(&self.end)).or(is_too_old.then_some(FreezeEnd::FlashNeeded))
+        let ended = *lock(&self.end);
+        let is_expired = self.ends_us.load(Ordering::SeqCst) <= self.base.drive.env().now_us();
+        let too_old = self.is_too_old().then_some(FreezeEnd::FlashNeeded);
+        ended.or(too_old).or(is_expired.then_some(FreezeEnd::Expired))
     }
 
     /// An error if it has ended.

@@ -133,7 +133,7 @@ impl OrderedEngine {
     }
 
     /// The state that all trees share; makes it if there is none. The caller locks `slots`, so that it is made once.
-    fn make_shared(&self) -> Result<&OrderedShared, Error> {
+    pub fn make_shared(&self) -> Result<&OrderedShared, Error> {
         if let Some(shared) = self.shared.get() {
             return Ok(shared);
         }

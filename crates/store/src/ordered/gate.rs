@@ -1,13 +1,14 @@
 //! The gate of those who change nodes: a freeze closes it, and then no page changes until it is opened.
 //!
-//! Each session has a pass, and works on its operations only within it. What a session does while the gate is closed changes no page: gets go on, and
-//! changes wait for the next poll.
+//! Each session has a pass, and works on its operations only within it. What a session does while the gate is closed changes no page: gets go on that no
+//! change stands before, and changes wait for the next poll.
 //!
 //! 1. A session looks at the gate while it has its pass. So whoever closes the gate and then waits for each pass once knows that all changes that
 //!    were begun have ended, and that none is begun.
 //! 2. A session gives its pages back before it gives its pass back. So all pages are in the cache then, or with the write-back.
 //!
-//! Threads: any. Lock order: passes → everything that sessions lock.
+//! Threads: any. A session has its own pass and takes other locks within it, or has taken them before, for a batch: nobody else waits for a pass but
+//! whoever closes the gate, and that holds no lock then but the gate's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};

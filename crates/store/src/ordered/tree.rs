@@ -114,6 +114,8 @@ pub struct OrderedState {
     pub cache: MirrorCache,
     pub write_back: WriteBack,
     pub gate: Arc<WriterGate>,
+    /// Copies of pages that freezes have ([`super::frozen`]).
+    pub frozen_copies: AtomicUsize,
     pub limits: OrderedLimits,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
     /// Nodes of dropped keyspaces whose pages somebody has or whose images are in flight.
@@ -135,6 +137,7 @@ impl OrderedState {
             cache,
             write_back,
             gate: Arc::default(),
+            frozen_copies: AtomicUsize::new(0),
             limits,
             trees: Mutex::default(),
             pages_left: Mutex::default(),

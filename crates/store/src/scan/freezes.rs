@@ -19,7 +19,7 @@ use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::KeyRange;
-use tapetum_drive::Purpose;
+use tapetum_drive::{OfProcess, Purpose};
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Format, Query};
 
@@ -47,9 +47,9 @@ pub struct FrozenView {
 pub struct FreezeTask {
     store: Store,
     /// `None` when it is over.
-    place: Option<FreezePlace>,
+    place: OfProcess<Option<FreezePlace>>,
     io: Io,
-    taking: Task<Result<FrozenStore, Error>>,
+    taking: OfProcess<Task<Result<FrozenStore, FreezeError>>>,
 }
 
 /// A keyspace to be read at one moment: the one of a freeze, or for each call one of its own.
@@ -72,7 +72,7 @@ impl Store {
     /// [`FreezeError::TooMany`], [`FreezeError::TooManyOfOwner`], [`FreezeError::Lasts`]; the store's, if it has failed.
     pub fn freeze(&self, options: &FreezeOptions) -> Result<Freeze, FreezeError> {
         let mut task = self.begin_freeze(options)?;
-        let taken = self.hashed().run_beside_maintenance(&task.io, &mut task.taking)??;
+        let taken = self.hashed().run_beside_maintenance(&task.io, &mut *task.taking)??;
         Ok(task.add(taken))
     }
 
@@ -85,10 +85,11 @@ impl Store {
         let place = self.freezes_list().begin(options)?;
         let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Scan);
-        let (hashed, ordered, of_task, options) =
-            (self.hashed().clone(), self.ordered().clone(), io.clone(), options.clone());
-        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &of_task, &options).await });
-        Ok(FreezeTask { store: self.clone(), place: Some(place), io, taking })
+        let (hashed, ordered, list) = (self.hashed().clone(), self.ordered().clone(), self.freezes_list().clone());
+        let (of_task, options) = (io.clone(), options.clone());
+        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &list, &of_task, &options).await });
+        let (place, taking) = (OfProcess::new(Some(place)), OfProcess::new(taking as Task<_>));
+        Ok(FreezeTask { store: self.clone(), place, io, taking })
     }
 
     /// The freezes there are, the oldest first.

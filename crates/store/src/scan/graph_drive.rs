@@ -16,7 +16,7 @@ use super::graph_command::{CommandText, descriptor};
 use super::graph_gather::{GatheredEdges, extend_attached};
 use super::graph_scan::{GraphOptions, GraphProgress, failure_error, frames_of, slices_of};
 use super::graph_source::{WholeScan, graph_layout, whole_scan};
-use super::moment::{MomentLayout, moment_io, read_missed};
+use super::moment::{MissedRead, MomentLayout, moment_io};
 use super::query_scan::{QueryError, QueryReport};
 use crate::api::blocking::{Item, KeyspaceHandle};
 use crate::ordered::frozen::FrozenTree;
@@ -181,11 +181,14 @@ impl<'a> GraphDrive<'a> {
             let mut frames = std::mem::take(&mut self.buffered);
             let Some(tree) = self.tree.clone() else { return Err(QueryError::Result) };
             let io = moment_io(&self.handle)?;
-            let reading = read_missed(tree, io.clone(), missed);
-            let items = self.handle.store().hashed().run_beside_maintenance(&io, reading)??;
-            self.report.scanned += items.len() as u64;
-            let item = |(key, value)| Ok((key, Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 }));
-            frames_of(items.into_iter().map(item), self.query, &mut |more| extend_attached(&mut frames, more))?;
+            let mut left = Some(MissedRead::new(tree, io.clone(), missed));
+            while let Some(reading) = left {
+                let (items, rest) = self.handle.store().hashed().run_beside_maintenance(&io, reading.part())??;
+                left = rest;
+                self.report.scanned += items.len() as u64;
+                let item = |(key, value)| Ok((key, Item { value, flags: 0, expiry: Expiry::NONE, stamp: 0 }));
+                frames_of(items.into_iter().map(item), self.query, &mut |more| extend_attached(&mut frames, more))?;
+            }
             self.buffered = frames;
         }
         Ok(())

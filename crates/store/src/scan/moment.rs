@@ -9,6 +9,7 @@ use crate::hashed::snapshot::{BufferedRecords, Snapshot};
 use crate::ordered::frozen::lists::FrozenLists;
 use crate::ordered::frozen::scan::FrozenScan;
 use crate::ordered::frozen::{FrozenTree, KeySpan};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, ScanList};
 use tapetum_base::error::{Error, KeyspaceError};
@@ -60,7 +61,7 @@ pub(super) fn take_moment(keyspace: &KeyspaceHandle, span: KeySpan, io: Io) -> T
             Box::pin(async move {
                 ordered.write_changed(&io).await;
                 let tree = ordered.freeze_now(of, &span)?;
-                tree.iter().for_each(|tree| list.note_own(hashed.drive.env().now_us(), tree));
+                tree.iter().try_for_each(|tree| list.note_own(hashed.drive.env().now_us(), tree))?;
                 Ok(FrozenPart::Ordered(tree))
             })
         }
@@ -125,24 +126,40 @@ impl ScanLayout for NoRecords {
     }
 }
 
-/// The items of keys that a query at the drive missed, read of the same moment.
-pub(super) async fn read_missed(
+/// Reads the keys that a query at the drive missed, of the same moment, part by part.
+pub(super) struct MissedRead {
     tree: Arc<FrozenTree>,
     io: Io,
-    missed: Vec<MissedKeys>,
-) -> Result<Vec<(Vec<u8>, Vec<u8>)>, LayoutError> {
-    let mut items = Vec::new();
-    for keys in missed {
-        let mut scan = FrozenScan::new(tree.clone(), io.clone(), &range_of(keys))?;
-        let mut has_more = true;
-        while has_more {
-            let mut found = Vec::new();
-            has_more = scan.step(&mut found).await?;
-            for record in found {
-                let value = scan.read(&record).await?;
-                items.push((record.key, value));
-            }
-        }
+    missed: VecDeque<MissedKeys>,
+    scan: Option<FrozenScan>,
+}
+
+/// Keys and values of a part.
+pub(super) type MissedPart = Vec<(Vec<u8>, Vec<u8>)>;
+
+impl MissedRead {
+    pub fn new(tree: Arc<FrozenTree>, io: Io, missed: Vec<MissedKeys>) -> MissedRead {
+        MissedRead { tree, io, missed: missed.into(), scan: None }
     }
-    Ok(items)
+
+    /// The next part, and the rest; `None`: nothing is left.
+    pub async fn part(mut self) -> Result<(MissedPart, Option<MissedRead>), LayoutError> {
+        let mut scan = match (self.scan.take(), self.missed.pop_front()) {
+            (Some(scan), keys) => {
+                keys.into_iter().for_each(|keys| self.missed.push_front(keys));
+                scan
+            }
+            (None, Some(keys)) => FrozenScan::new(self.tree.clone(), self.io.clone(), &range_of(keys))?,
+            (None, None) => return Ok((MissedPart::new(), None)),
+        };
+        let (mut found, mut part) = (Vec::new(), MissedPart::new());
+        let has_more = scan.step(&mut found).await?;
+        for record in found {
+            let value = scan.read(&record).await?;
+            part.push((record.key, value));
+        }
+        self.scan = has_more.then_some(scan);
+        let is_over = self.scan.is_none() && self.missed.is_empty();
+        Ok((part, (!is_over).then_some(self)))
+    }
 }

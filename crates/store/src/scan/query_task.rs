@@ -10,7 +10,7 @@
 
 use super::drive_side::{DriveRun, PATIENCE_US, ResultOptions, scan_tools};
 use super::host_side::HostRun;
-use super::moment::{MomentLayout, moment_io, node_of_key, read_missed, refuse_unreadable, take_moment};
+use super::moment::{MissedPart, MissedRead, MomentLayout, moment_io, node_of_key, refuse_unreadable, take_moment};
 use super::query_scan::{QueryError, QueryReport, QuerySide, check_misfits, check_range};
 use crate::api::blocking::KeyspaceHandle;
 use crate::api::session::Session;
@@ -47,16 +47,13 @@ pub struct QueryTask {
     report: QueryReport,
 }
 
-/// Keys and values.
-type ReadItems = Vec<(Vec<u8>, Vec<u8>)>;
-
 enum TaskStage {
     Freezes(Io, Task<Result<FrozenPart, Error>>),
     /// Waits for a desk, since then.
-    Queues(Option<Box<dyn ScanLayout>>, u64),
+    Queues(Option<Box<dyn ScanLayout>>, Option<Arc<FrozenTree>>, u64),
     /// With the tree of its moment, if that is held.
     Runs(Box<DriveRun>, Option<Arc<FrozenTree>>),
-    Reads(Io, Task<Result<ReadItems, LayoutError>>),
+    Reads(Io, Task<Result<(MissedPart, Option<MissedRead>), LayoutError>>),
     Scans(Box<MissedScan>),
 }
 
@@ -82,8 +79,10 @@ impl QueryTask {
         let is_ordered = keyspace.keyspace().kind() == KeyspaceKind::Ordered;
         let stage = match results.is_of_key && is_ordered {
             true => {
-                let layout = MomentLayout::of(FrozenPart::Ordered(node_of_key(keyspace, &span)?), span.clone())?.layout;
-                TaskStage::Queues(Some(layout), keyspace.store().drive().env().now_us())
+                let laid = MomentLayout::of(FrozenPart::Ordered(node_of_key(keyspace, &span)?), span.clone())?;
+                // Of a key that is read as it is nothing is held: if it is missed, it is read anew.
+                let held = laid.tree.filter(|_| keyspace.frozen().is_some());
+                TaskStage::Queues(Some(laid.layout), held, keyspace.store().drive().env().now_us())
             }
             false => {
                 let io = moment_io(keyspace)?;
@@ -125,7 +124,7 @@ impl QueryTask {
                 *self.stage = TaskStage::Runs(Box::new(run), tree);
                 Ok(None)
             }
-            TaskStage::Queues(layout, since_us) => {
+            TaskStage::Queues(layout, held, since_us) => {
                 let store = self.keyspace.store();
                 let base = &store.hashed().base;
                 let Some(tools) = store.key_desks().take(&base.drive)? else {
@@ -134,7 +133,7 @@ impl QueryTask {
                 };
                 let Some(layout) = layout.take() else { unreachable!("it is taken once") };
                 let run = DriveRun::new(base, self.keyspace.id(), &self.query, layout, self.results, tools)?;
-                *self.stage = TaskStage::Runs(Box::new(run), None);
+                *self.stage = TaskStage::Runs(Box::new(run), held.take());
                 // At once: with nothing on its way a wait would be one for memory.
                 self.step(rows)
             }
@@ -151,7 +150,7 @@ impl QueryTask {
                 }
                 if let Some(tree) = tree.take() {
                     let io = moment_io(&self.keyspace)?;
-                    *self.stage = TaskStage::Reads(io.clone(), Box::pin(read_missed(tree, io, missed)));
+                    *self.stage = TaskStage::Reads(io.clone(), Box::pin(MissedRead::new(tree, io, missed).part()));
                     return Ok(None);
                 }
                 let ranges = missed.into_iter().map(range_of).collect();
@@ -161,9 +160,13 @@ impl QueryTask {
             }
             TaskStage::Reads(io, task) => {
                 io.pump();
-                let Some(items) = poll_once(task) else { return Ok(None) };
+                let Some(read) = poll_once(task) else {
+                    self.keyspace.store().hashed().refuse_stopped(io)?;
+                    return Ok(None);
+                };
+                let (items, rest) = read?;
                 let mut host = HostRun::new(&self.query, result, rows);
-                for (key, value) in items? {
+                for (key, value) in items {
                     self.report.scanned += 1;
                     self.report.returned_bytes += (key.len() + value.len()) as u64;
                     if !host.push(&key, &value)? {
@@ -171,7 +174,13 @@ impl QueryTask {
                     }
                 }
                 host.finish()?;
-                self.finish(rows).map(Some)
+                match rest.filter(|_| !result.is_done() && check_misfits(&self.query, result).is_ok()) {
+                    Some(rest) => {
+                        *task = Box::pin(rest.part());
+                        Ok(None)
+                    }
+                    None => self.finish(rows).map(Some),
+                }
             }
             TaskStage::Scans(scan) => {
                 let Some(part) = scan.step(&self.keyspace)? else { return Ok(None) };

@@ -17,6 +17,7 @@ use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, poll_once};
 use tapetum_base::request::key_range::{KeyBound, KeyRange};
+use tapetum_drive::OfProcess;
 use tapetum_kernels::record::Header;
 
 /// See the [module](self). Each item comes once: in the order of the keys, or against it, from an ordered keyspace; in no order that means anything from
@@ -28,7 +29,7 @@ use tapetum_kernels::record::Header;
 pub struct SnapshotItems {
     keyspace: KeyspaceHandle,
     io: Io,
-    walk: Walk,
+    walk: OfProcess<Walk>,
     found: VecDeque<FoundRecord>,
     has_more: bool,
 }
@@ -165,7 +166,7 @@ impl SnapshotItems {
         let engine = keyspace.store().hashed();
         let (io, span) = (moment_io(keyspace)?, KeySpan::of(range)?);
         let part = engine.run_beside_maintenance(&io, take_moment(keyspace, span, io.clone()))??;
-        let walk = Walk::of(part, keyspace, &io, prefix, range)?;
+        let walk = OfProcess::new(Walk::of(part, keyspace, &io, prefix, range)?);
         Ok(SnapshotItems { keyspace: keyspace.clone(), io, walk, found: VecDeque::new(), has_more: true })
     }
 
@@ -217,7 +218,7 @@ type KeyedItems = Vec<(Vec<u8>, Item)>;
 pub struct ItemsTask {
     keyspace: KeyspaceHandle,
     io: Io,
-    reading: Task<Result<KeyedItems, LayoutError>>,
+    reading: OfProcess<Task<Result<KeyedItems, LayoutError>>>,
 }
 
 impl ItemsTask {
@@ -230,6 +231,7 @@ impl ItemsTask {
             let walk = Walk::of(taking.await?, &of_task, &io_of_task, b"", &range)?;
             walk.read_all().await
         });
+        let reading = OfProcess::new(reading as Task<_>);
         Ok(ItemsTask { keyspace: keyspace.clone(), io, reading })
     }
 
@@ -243,7 +245,10 @@ impl ItemsTask {
     pub fn step(&mut self) -> Result<Option<KeyedItems>, QueryError> {
         refuse_unreadable(&self.keyspace)?;
         self.io.pump();
-        Ok(poll_once(&mut self.reading).transpose()?)
+        match poll_once(&mut self.reading) {
+            Some(read) => Ok(Some(read?)),
+            None => Ok(self.keyspace.store().hashed().refuse_stopped(&self.io).map(|()| None)?),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Segments and large values that a snapshot holds stay where they are, also when nothing else names them any more: such flash is *pinned*.
 //! 1. A snapshot pins a limited number of extents: an eighth of all, or as many as its owner said. While somebody waits for extents, the
-//!    oldest one that pins any gives them. One that is given up holds nothing from then on, and its readers get the error that it is too
+//!    oldest one of a query that pins any gives them; those of freezes are ended by their job. One that is given up holds nothing from then on, and its readers get the error that it is too
 //!    old.
 //! 2. A reader holds the segments that it reads from itself, meanwhile.
 //!
@@ -10,6 +10,7 @@
 
 use super::view::Segment;
 use crate::hashed::large::LargeExtents;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use tapetum_base::media::extents::{ExtentOwner, Extents};
@@ -37,7 +38,9 @@ impl PinnedLarge {
 
     /// Whether snapshots alone have them.
     fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.0) <= self.0.pins.load(Ordering::Relaxed)
+        // First, as whoever takes another share counts it here afterwards.
+        let pins = self.0.pins.load(Ordering::SeqCst);
+        Arc::strong_count(&self.0) <= pins
     }
 }
 
@@ -51,6 +54,8 @@ impl Drop for PinnedLarge {
 #[derive(Default)]
 pub struct SnapshotPins {
     held: Mutex<PinnedFlash>,
+    /// The place of each segment, by its number.
+    places: HashMap<u32, usize>,
     /// Extents that it may keep from writers; `None`: the usual part of all.
     extents_max: Option<u64>,
 }
@@ -61,9 +66,12 @@ impl SnapshotPins {
         large: Vec<Arc<LargeExtents>>,
         extents_max: Option<u64>,
     ) -> Arc<SnapshotPins> {
+        let number = |(place, segment): (usize, &Arc<Segment>)| (segment.descriptor.number, place);
+        let places = segments.iter().enumerate().map(number).collect();
         let segments = segments.into_iter().map(Some).collect();
         let large = large.into_iter().map(PinnedLarge::new).collect();
-        Arc::new(SnapshotPins { held: Mutex::new(PinnedFlash { segments, large, is_too_old: false }), extents_max })
+        let held = Mutex::new(PinnedFlash { segments, large, is_too_old: false });
+        Arc::new(SnapshotPins { held, places, extents_max })
     }
 
     /// The segment in a place; `None`: the snapshot is too old, or released it.
@@ -83,7 +91,9 @@ impl SnapshotPins {
     /// Extents that snapshots alone keep, of those that this one holds: of these retired segments, and of large values.
     pub fn pinned(&self, retired: &[Arc<Segment>]) -> u64 {
         let held = lock(&self.held);
-        let is_held = |segment: &&Arc<Segment>| held.segments.iter().flatten().any(|own| Arc::ptr_eq(own, segment));
+        let own = |number: u32| held.segments.get(*self.places.get(&number)?)?.as_ref();
+        let is_held =
+            |segment: &&Arc<Segment>| own(segment.descriptor.number).is_some_and(|own| Arc::ptr_eq(own, segment));
         let of_segments = retired.iter().filter(is_held).map(|segment| u64::from(segment.descriptor.extent_count()));
         let alone = held.large.iter().filter(|large| large.is_alone());
         of_segments.sum::<u64>() + alone.map(|large| large.0.count()).sum::<u64>()
@@ -137,7 +147,8 @@ impl SnapshotList {
         });
         for pins in snapshots {
             let pinned = pins.pinned(retired);
-            let gives_room = is_short && pinned > 0;
+            // Freezes are ended by their job, one after the other.
+            let gives_room = is_short && pinned > 0 && pins.extents_max.is_none();
             if gives_room || pinned > pins.extents_max.unwrap_or(usual_max) {
                 pins.give_up();
             }

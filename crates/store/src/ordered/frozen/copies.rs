@@ -8,6 +8,9 @@ use tapetum_base::media::io::lock;
 use tapetum_drive::{Command, Drive, Lease, LocalBuffer, LocalRange, Operation, ProgramId, Purpose, QueuePair, Status};
 use tapetum_kernels::ordered::{NODE_BYTES, NodePage};
 
+/// How often a page that somebody has is asked for, before the drive counts as stopped.
+pub const PATIENCE: u32 = 1_000_000;
+
 pub enum PageCopy {
     /// `None` while somebody copies it on, which is short.
     Local(Mutex<Option<LocalBuffer>>),
@@ -72,15 +75,16 @@ impl PageCopying<'_> {
 }
 
 impl PageCopy {
-    /// Takes the buffer of a copy in local memory, to be given back. `None`: the copy is in host memory.
+    /// Takes the buffer of a copy in local memory, to be given back. `None`: the copy is in host memory, or a drive that stopped has it.
     pub fn take(&self) -> Option<LocalBuffer> {
         let PageCopy::Local(buffer) = self else { return None };
-        loop {
+        for _ in 0..PATIENCE {
             if let Some(buffer) = lock(buffer).take() {
                 return Some(buffer);
             }
             std::thread::yield_now();
         }
+        None
     }
 
     pub fn give_back(&self, page: LocalBuffer) {

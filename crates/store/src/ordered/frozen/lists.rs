@@ -110,7 +110,8 @@ impl FrozenLists {
             page.into_iter().for_each(|page| copy.give_back(page));
             return copied.map(drop);
         }
-        let PageCopy::Host(page) = copy else { unreachable!("it is not in local memory") };
+        // A drive that stopped may have it: it is missed.
+        let PageCopy::Host(page) = copy else { return Ok(()) };
         let Some(mut copies) = self.means(copies_max, list)? else { return Ok(()) };
         let Some(pair) = &mut self.copier.pair else { unreachable!("it was just opened") };
         let at = list.copied * NODE_BYTES;
@@ -222,6 +223,8 @@ impl ScanLayout for FrozenLists {
         let Some(span) = self.pending.pop_front() else { return Ok(None) };
         self.check()?;
         let (listed, end) = self.list(&span, limits)?;
+        // Pages of the cache tell nothing by their stamps.
+        self.check()?;
         if end != span.to {
             let from = end.clone().unwrap_or_default();
             self.pending.push_front(KeySpan { from, to: span.to.clone() });
@@ -262,6 +265,7 @@ impl ScanLayout for FrozenLists {
     }
 
     fn may_show(&mut self, _: u64) -> Result<bool, LayoutError> {
+        self.check()?;
         Ok(self.tree.is_durable()?)
     }
 

@@ -28,7 +28,7 @@ use super::slabs::hold::SlotHold;
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use super::tree::{OrderedState, OrderedTree, of_search};
-use copies::{PageCopy, PageCopying, concat_of};
+use copies::{PATIENCE, PageCopy, PageCopying, concat_of};
 use nodes::FrozenNodes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_drive::{Purpose, QueuePair, fail_point};
 use tapetum_kernels::ordered::{NODE_BYTES, NODE_KEY_BYTES_MAX, NodePage};
 
-/// Copies of a moment in local memory, which others need too: 4 MiB. More are in the host's.
+/// Copies in local memory of all moments of a store, about: 4 MiB, as others need it too. More are in the host's.
 const LOCAL_COPIES_MAX: usize = 1024;
 
 /// What a moment is, beside its nodes.
@@ -151,6 +151,7 @@ impl FrozenTree {
         held: Vec<SlotHold>,
     ) -> FrozenTree {
         let waits = state.base.log.sync() == Sync::Always && !fail_point!(QueryUndurable);
+        state.frozen_copies.fetch_add(nodes.copies(), Ordering::Relaxed);
         FrozenTree {
             state: state.clone(),
             keyspace: slots.keyspace(),
@@ -226,6 +227,7 @@ impl FrozenTree {
 
 impl Drop for FrozenTree {
     fn drop(&mut self) {
+        self.state.frozen_copies.fetch_sub(self.nodes.copies(), Ordering::Relaxed);
         self.state.base.wakeup.wake();
     }
 }
@@ -278,11 +280,16 @@ impl Walk {
         (node, anchor): (NodeId, &[u8]),
     ) -> Result<(), Error> {
         let (cache, drive) = (&state.cache, &state.base.drive);
+        let mut looks = 0;
         let page = loop {
             match cache.take(node, keyspace.0, PageUse::ByScan) {
                 PageLook::Taken(page) => break page,
+                PageLook::Busy if looks == PATIENCE => return Err(Error::Io("the drive stopped answering".into())),
                 // Who has it gives it back without waiting for anybody.
-                PageLook::Busy => std::thread::yield_now(),
+                PageLook::Busy => {
+                    looks += 1;
+                    std::thread::yield_now();
+                }
                 PageLook::Absent(home) => {
                     // Its image has landed since, and another page needed its place.
                     self.nodes.push_slot(anchor, node, home.slot);
@@ -298,7 +305,8 @@ impl Walk {
             cache.give_back(node, page, |_| ());
             return Err(Error::Io("no queue for copies of pages".into()));
         };
-        let local = (self.nodes.copies() < LOCAL_COPIES_MAX).then(|| drive.local().allocate(NODE_BYTES)).flatten();
+        let may_be_local = state.frozen_copies.load(Ordering::Relaxed) + self.nodes.copies() < LOCAL_COPIES_MAX;
+        let local = may_be_local.then(|| drive.local().allocate(NODE_BYTES)).flatten();
         let (page, copied) = match local {
             Some(into) => {
                 let copied = PageCopying { drive, pair, concat }.copy(page, into, 0);

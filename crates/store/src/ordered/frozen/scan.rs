@@ -65,6 +65,7 @@ impl FrozenScan {
     /// [`LayoutError::TooOld`] if the flash that the moment held was needed.
     pub async fn step(&mut self, into: &mut Vec<FrozenRecord>) -> Result<bool, LayoutError> {
         while !self.tree.is_durable()? {
+            self.tree.check()?;
             self.io.pause().await;
         }
         let mut order = Box::new(NodeOrder::new());
@@ -121,7 +122,7 @@ impl FrozenScan {
     async fn page(&self, place: usize) -> Result<Box<NodePage>, LayoutError> {
         let tree = &self.tree;
         let slot = match tree.nodes.at(place) {
-            NodeAt::Copy(copy) => return Ok(self.copied(copy)),
+            NodeAt::Copy(copy) => return self.copied(copy).ok_or_else(|| self.damaged(place).into()),
             NodeAt::Cached => return Err(Error::Io("a node of one key is read at the drive".into()).into()),
             NodeAt::Slot(slot) => slot,
         };
@@ -129,6 +130,7 @@ impl FrozenScan {
         if let PageLook::Taken(page) = cache.take_if(node, |meta| meta.is_image(tree.keyspace.0, slot)) {
             let copy = page_of(self.io.look(&page, 0..NODE_BYTES));
             cache.give_back(node, page, |_| ());
+            tree.check()?;
             return Ok(copy);
         }
         let (nodes, map) = (tree.slots.nodes(), tree.slots.nodes().map());
@@ -142,15 +144,15 @@ impl FrozenScan {
         if is_it { Ok(page) } else { Err(self.damaged(place).into()) }
     }
 
-    fn copied(&self, copy: &PageCopy) -> Box<NodePage> {
-        let page = copy.take();
-        let copied = match (copy, &page) {
-            (PageCopy::Host(page), _) => page.clone(),
-            (_, Some(page)) => page_of(self.io.look(page, 0..NODE_BYTES)),
-            (PageCopy::Local(_), None) => unreachable!("it was taken"),
-        };
-        page.into_iter().for_each(|page| copy.give_back(page));
-        copied
+    /// `None`: a drive that stopped has it.
+    fn copied(&self, copy: &PageCopy) -> Option<Box<NodePage>> {
+        if let PageCopy::Host(page) = copy {
+            return Some(page.clone());
+        }
+        let page = copy.take()?;
+        let copied = page_of(self.io.look(&page, 0..NODE_BYTES));
+        copy.give_back(page);
+        Some(copied)
     }
 
     fn damaged(&self, place: usize) -> Error {

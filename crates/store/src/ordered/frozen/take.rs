@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::states::KeyspaceRef;
+use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::io::{Io, lock};
 
@@ -38,9 +39,18 @@ impl OrderedEngine {
         }
     }
 
-    /// Closes the gate of writers of ordered keyspaces; `None`: nobody has written to one.
-    pub fn close_gate(&self) -> Option<ClosedGate<'_>> {
-        Some(self.shared()?.state.gate.close())
+    /// Closes the gate of writers of ordered keyspaces; `None`: there is none to write to.
+    ///
+    /// # Errors
+    /// When there is no memory for what all ordered keyspaces share.
+    pub fn close_gate(&self) -> Result<Option<ClosedGate<'_>>, Error> {
+        let are_there = || self.base.keyspaces.list_open().iter().any(|(entry, _)| entry.kind == KeyspaceKind::Ordered);
+        if self.shared().is_none() && are_there() {
+            // The first write might make it amid the moment.
+            let _slots = lock(&self.slots);
+            self.make_shared()?;
+        }
+        Ok(self.shared().map(|shared| shared.state.gate.close()))
     }
 
     /// Freezes a span of a keyspace's keys. `None`: nobody has written to the keyspace.
@@ -72,7 +82,7 @@ impl OrderedEngine {
     /// As [`OrderedEngine::freeze`].
     pub fn freeze_now(&self, keyspace: KeyspaceRef, span: &KeySpan) -> Result<Option<Arc<FrozenTree>>, Error> {
         self.base.refuse_dropped(keyspace)?;
-        let gate = self.close_gate();
+        let gate = self.close_gate()?;
         let frozen = self.freeze(gate.as_ref(), keyspace.id(), span, self.moment_now(keyspace.id()));
         drop(gate);
         self.base.log.wake();
@@ -95,6 +105,8 @@ impl OrderedEngine {
     pub fn moment_now(&self, keyspace: KeyspaceId) -> TreeMoment {
         let states = &self.base.keyspaces;
         let (deleted_through, deleted_by) = (states.watermark(keyspace), states.mark(keyspace).watermark);
+        // Everything in a dropped keyspace is deleted, by no mark of the log.
+        let deleted_by = if deleted_by == u64::MAX { 0 } else { deleted_by };
         TreeMoment { deleted_through, deleted_by, now_ms: self.base.now_ms() }
     }
 

@@ -56,7 +56,8 @@ pub(super) fn attempt(cx: &mut Context, core: &mut SessionCore, op: &mut OpInHan
         // The first node gets a page once other pages are written. A poisoned store writes none.
         return core.base.log.poisoned().map_or_else(Step::Fail, |()| Step::Later);
     }
-    if (!cx.may_change || cx.state.write_back.is_behind()) && !op.request.borrow().reads() {
+    let is_get = matches!(op.request.borrow(), Request::Get { .. });
+    if !cx.may_change && !is_get || cx.state.write_back.is_behind() && !op.request.borrow().reads() {
         return Step::AwaitRoom;
     }
     Step::Join(cx.node_of(tree, &op.request.key))

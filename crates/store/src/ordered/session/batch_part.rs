@@ -328,6 +328,7 @@ impl BatchPart for OrderedBatch<'_> {
             return Err(BatchStop::Busy);
         }
         self.passing = Some(passing);
+        self.session.cx.may_change = true;
         // There is no writer if the store is being closed.
         self.writer = Some(self.list.writer().ok_or(BatchStop::Busy)?);
         self.take_pages()?;
@@ -358,6 +359,7 @@ impl BatchPart for OrderedBatch<'_> {
 
 impl Drop for OrderedBatch<'_> {
     fn drop(&mut self) {
+        self.session.cx.may_change = false;
         for BatchPage { node, page, .. } in self.pages.drain(..) {
             self.session.cx.state.cache.give_back(node, page, |_| ());
         }

@@ -36,6 +36,7 @@ pub(super) fn change(
     op: &mut OpInHand<'_>,
     TakenPage { node, page }: TakenPage,
 ) -> Step {
+    assert!(cx.may_change, "nodes change within the gate alone");
     if let Err(error) = may_change(cx, core, op, node) {
         cx.state.cache.give_back(node, page, |_| ());
         return Step::Fail(error);

@@ -224,8 +224,8 @@ impl Waits {
         {
             cx.attempts += 1;
         }
-        if !cx.may_change && !op.request.borrow().reads() {
-            // A freeze is being made: it goes on in a later poll.
+        if !cx.may_change && !matches!(op.request.borrow(), Request::Get { .. }) {
+            // A freeze is being made, and it may change the page: it goes on in a later poll.
             return Step::BackInLine(LineWait::Gate);
         }
         match cx.state.cache.take(node, op.keyspace.id().0, used) {

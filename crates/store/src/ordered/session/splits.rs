@@ -97,6 +97,7 @@ pub(super) fn try_split(
     TakenPage { node, page }: TakenPage,
     cut: &NodeCut<'_>,
 ) -> Result<bool, Error> {
+    assert!(cx.may_change, "nodes change within the gate alone");
     let state = cx.state.clone();
     let Some(_held) = state.write_back.hold_open() else {
         state.cache.give_back(node, page, |_| ());

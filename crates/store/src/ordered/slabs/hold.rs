@@ -6,6 +6,9 @@
 use super::space::SlotSpace;
 use tapetum_drive::fail_point;
 
+/// Holds of a space at once: each slot counts its own.
+pub const HOLDS_MAX: u32 = u16::MAX as u32;
+
 /// See the [module](self). The drop ends it.
 pub struct SlotHold {
     space: SlotSpace,
@@ -18,6 +21,7 @@ impl SlotSpace {
     pub fn hold(&self) -> SlotHold {
         let is_lost = fail_point!(FreezeWithoutSlots);
         let groups = self.with(|state| {
+            assert!(state.holds < HOLDS_MAX, "the list of freezes bounds them");
             state.holds += 1;
             let held = state.groups.iter_mut().filter(|_| !is_lost);
             held.filter_map(|(first, group)| Some((*first, group.hold()?))).collect()
@@ -35,13 +39,14 @@ impl SlotHold {
     /// Pages that freezes alone keep from being free, of the slots that this one holds.
     pub fn pages_alone(&self) -> u64 {
         let (map, class) = (self.space.map(), self.space.options().class);
-        self.space.with(|state| {
-            let pages = |(first, used): &(u32, Box<[u64]>)| {
+        // Others have the lock between groups.
+        let pages = |(first, used): &(u32, Box<[u64]>)| {
+            self.space.with(|state| {
                 let group = &state.groups[first];
                 u64::from(group.count_held_alone(used)) * u64::from(class.slot_pages(map.pages(group.extents)))
-            };
-            self.groups.iter().map(pages).sum()
-        })
+            })
+        };
+        self.groups.iter().map(pages).sum()
     }
 
     /// Pages of all slots that it holds: of a dropped keyspace, nobody else needs them.

@@ -41,7 +41,7 @@ pub struct SlotGroup {
     /// The shares of each slot.
     shares: Box<[u16]>,
     /// The number of freezes that hold each slot. Empty while there is no freeze.
-    held: Box<[u8]>,
+    held: Box<[u16]>,
     unsettled: u32,
 }
 
@@ -107,7 +107,7 @@ impl SlotGroup {
     }
 
     /// The number of freezes that hold a slot.
-    fn holds(&self, slot: u32) -> u8 {
+    fn holds(&self, slot: u32) -> u16 {
         self.held.get(slot as usize).copied().unwrap_or(0)
     }
 
@@ -127,7 +127,7 @@ impl SlotGroup {
             self.held = vec![0; self.shares.len()].into();
         }
         for (held, word) in self.held.chunks_mut(64).zip(&used) {
-            held.iter_mut().enumerate().for_each(|(bit, held)| *held += (word >> bit & 1) as u8);
+            held.iter_mut().enumerate().for_each(|(bit, held)| *held += (word >> bit & 1) as u16);
         }
         Some(used)
     }
