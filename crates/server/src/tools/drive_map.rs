@@ -236,7 +236,7 @@ mod tests {
         let picture = draw(&inspection, Canvas { columns: 16, rows: 2, colours: false });
         let rows: Vec<&str> = picture.lines().rev().take(freeze_rows(&inspection)).collect();
         assert_eq!(rows[0], "2 more freezes: `tapetum freeze list` prints all");
-        assert!(rows[1..].iter().all(|row| row.starts_with("freeze 7 keeps 3.00 MiB from writers")), "{picture}");
+        assert!(rows[1..].iter().all(|row| row.starts_with("freeze 7 keeps 3 MiB from writers")), "{picture}");
     }
 
     #[test]
