@@ -61,6 +61,10 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Ordered),
         what: "a query of a hashed keyspace showed keys twice after a failure that had stopped an install between catalog and index",
     },
+    with_faults(
+        48,
+        "writers of an evicting store waited for large values that a freeze alone kept, until its time was over",
+    ),
 ];
 
 impl FailedRun {

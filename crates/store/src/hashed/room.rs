@@ -5,6 +5,7 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Place, Shard};
 use crate::hashed::catalog::{Catalog, SegmentState};
+use crate::hashed::collect;
 use crate::hashed::flush;
 use crate::hashed::large::{LargeExtents, LargeWant};
 use crate::hashed::manifest_room::KeptRoom;
@@ -114,7 +115,9 @@ impl HashedEngine {
     /// Whether somebody waits for extents, so that freezes have to give some back.
     pub fn are_extents_wanted(&self) -> bool {
         let waits_for_flush = self.buffers.sealed().is_some() && !flush::has_room(self);
-        waits_for_flush || lock(&self.extents).are_wanted()
+        // Large values that were evicted are room only when no freeze has them.
+        let evicts_in_vain = self.levels.segments.load(Ordering::Relaxed) == 0 && collect::must_evict(self);
+        waits_for_flush || evicts_in_vain || lock(&self.extents).are_wanted()
     }
 
     /// Whether there is less room than the reserve, the hidden room, and this many segments more.

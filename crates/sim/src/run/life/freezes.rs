@@ -69,6 +69,10 @@ impl std::fmt::Debug for Freezes {
 }
 
 impl Freezes {
+    pub(super) fn has_any(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// Whether a task is pending.
     pub(super) fn is_busy(&self) -> bool {
         self.taking.is_some() || self.reading.is_some()

@@ -158,9 +158,9 @@ impl Life {
         wrong("a keyspace is never dropped")
     }
 
-    /// After so many polls of a drain some time passes, where it may be waited for.
+    /// After so many polls of a drain some time passes, where it may be waited for: freezes give flash to writers by the clock, too.
     pub(super) fn pass_time(&self, world: &mut World, polls: u32) {
-        if self.in_time && polls.is_multiple_of(POLLS_PER_TICK) {
+        if (self.in_time || self.freezes.has_any()) && polls.is_multiple_of(POLLS_PER_TICK) {
             world.clock.advance_us(TICK_US);
             world.model.pass_time(world.env.unix_millis());
         }
