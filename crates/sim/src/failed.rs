@@ -61,6 +61,13 @@ pub const FAILED: &[FailedRun] = &[
         load: Some(Load::Ordered),
         what: "a query of a hashed keyspace showed keys twice after a failure that had stopped an install between catalog and index",
     },
+    FailedRun {
+        seed: 1281,
+        operations: 600,
+        troubles: 1,
+        load: Some(Load::Ordered),
+        what: "pages that freezes had copied to local memory left no room between them for the buffers of scans",
+    },
     with_faults(
         48,
         "writers of an evicting store waited for large values that a freeze alone kept, until its time was over",

@@ -770,7 +770,11 @@ impl Life {
                 let why = format!("these operations (and their keys) get no reply: {left:?}");
                 let key = self.on_their_way.values().flatten().next();
                 let report = key.map(|key| world.model.report(*key, "as one of them")).unwrap_or_default();
-                return wrong(format!("{why}\n{phases:?} {stats:?}\n{report}"));
+                let local = (world.local.bytes_used(), world.local.bytes_total());
+                return wrong(format!(
+                    "{why}\n{:?}, local memory {local:?}\n{phases:?} {stats:?}\n{report}",
+                    self.freezes
+                ));
             }
         }
         Ok(())

@@ -22,7 +22,7 @@ use self::list::FreezeList;
 use crate::hashed::HashedEngine;
 use crate::hashed::snapshot::{HashedMoment, MomentCopy, Snapshot};
 use crate::ordered::engine::OrderedEngine;
-use crate::ordered::frozen::{FrozenTree, KeySpan};
+use crate::ordered::frozen::{CopyTo, FrozenTree, KeySpan};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -203,7 +203,7 @@ fn take_moment(
     let copy = MomentCopy::begin(hashed, of_kind(KeyspaceKind::Hashed), amid);
     let whole = KeySpan::default();
     let tree = |(id, moment)| {
-        let frozen = ordered.freeze(gate.as_ref(), id, &whole, moment);
+        let frozen = ordered.freeze(gate.as_ref(), id, &whole, (moment, CopyTo::Host));
         frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
     };
     let trees = marks.into_iter().filter_map(tree).collect();

@@ -1,5 +1,4 @@
-//! Copies of pages that differed from their images at the moment of a freeze. They stay in local memory as long as that has room: a query at the drive
-//! reads them there.
+//! Copies of pages that differed from their images at the moment of a freeze.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,6 +9,15 @@ use tapetum_kernels::ordered::{NODE_BYTES, NodePage};
 
 /// How often a page that somebody has is asked for, before the drive counts as stopped.
 pub const PATIENCE: u32 = 1_000_000;
+
+/// Where pages are copied to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyTo {
+    /// Local memory, as long as that has room: a query at the drive reads them there.
+    Local,
+    /// Host memory: single pages that stay long in local memory would leave no room between them for longer buffers.
+    Host,
+}
 
 pub enum PageCopy {
     /// `None` while somebody copies it on, which is short.

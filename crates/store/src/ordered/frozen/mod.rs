@@ -28,6 +28,7 @@ use super::slabs::hold::SlotHold;
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::{PAGE_BYTES, SlotClass};
 use super::tree::{OrderedState, OrderedTree, of_search};
+pub use copies::CopyTo;
 use copies::{PATIENCE, PageCopy, PageCopying, concat_of};
 use nodes::FrozenNodes;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,9 +118,9 @@ impl FrozenTree {
         _: &ClosedGate<'_>,
         (tree, slots): (&OrderedTree, &KeyspaceSlots),
         span: &KeySpan,
-        moment: TreeMoment,
+        (moment, to): (TreeMoment, CopyTo),
     ) -> Result<FrozenTree, Error> {
-        let walked = Walk::of(state, tree, span, |walk, place| walk.copy(state, tree.keyspace, place))?;
+        let walked = Walk::of(state, tree, span, |walk, place| walk.copy(state, tree.keyspace, place, to))?;
         let without_extensions = fail_point!(FreezeWithoutExtensions);
         let spaces = slots.spaces().filter(|space| space.options().class == SlotClass::Nodes || !without_extensions);
         let held = spaces.map(|space| space.hold()).collect();
@@ -278,6 +279,7 @@ impl Walk {
         state: &OrderedState,
         keyspace: KeyspaceId,
         (node, anchor): (NodeId, &[u8]),
+        to: CopyTo,
     ) -> Result<(), Error> {
         let (cache, drive) = (&state.cache, &state.base.drive);
         let mut looks = 0;
@@ -305,7 +307,8 @@ impl Walk {
             cache.give_back(node, page, |_| ());
             return Err(Error::Io("no queue for copies of pages".into()));
         };
-        let may_be_local = state.frozen_copies.load(Ordering::Relaxed) + self.nodes.copies() < LOCAL_COPIES_MAX;
+        let may_be_local =
+            to == CopyTo::Local && state.frozen_copies.load(Ordering::Relaxed) + self.nodes.copies() < LOCAL_COPIES_MAX;
         let local = may_be_local.then(|| drive.local().allocate(NODE_BYTES)).flatten();
         let (page, copied) = match local {
             Some(into) => {

@@ -2,7 +2,7 @@
 //!
 //! Pages that differ from their images are copied while the gate is closed. So that these are few, they are written before it is closed.
 
-use super::{FrozenTree, KeySpan, TreeMoment};
+use super::{CopyTo, FrozenTree, KeySpan, TreeMoment};
 use crate::ordered::engine::{OrderedEngine, OrderedShared};
 use crate::ordered::gate::ClosedGate;
 use crate::ordered::slabs::group_table::Group;
@@ -62,13 +62,13 @@ impl OrderedEngine {
         gate: Option<&ClosedGate<'_>>,
         keyspace: KeyspaceId,
         span: &KeySpan,
-        moment: TreeMoment,
+        (moment, to): (TreeMoment, CopyTo),
     ) -> Result<Option<Arc<FrozenTree>>, Error> {
         let (Some(gate), Some(OrderedShared { state, .. })) = (gate, self.shared()) else { return Ok(None) };
         let Some(tree) = state.tree(keyspace) else { return Ok(None) };
         let slots = lock(&self.slots).get(&keyspace).cloned();
         let Some(slots) = slots else { return Ok(None) };
-        let frozen = FrozenTree::take(state, gate, (&tree, &slots), span, moment)?;
+        let frozen = FrozenTree::take(state, gate, (&tree, &slots), span, (moment, to))?;
         // Its groups stay from here on, and were there as long as the keyspace was.
         if tree.is_dropped() || !self.base.keyspaces.has(keyspace) {
             return Err(Error::Keyspace(KeyspaceError::Gone));
@@ -83,7 +83,8 @@ impl OrderedEngine {
     pub fn freeze_now(&self, keyspace: KeyspaceRef, span: &KeySpan) -> Result<Option<Arc<FrozenTree>>, Error> {
         self.base.refuse_dropped(keyspace)?;
         let gate = self.close_gate()?;
-        let frozen = self.freeze(gate.as_ref(), keyspace.id(), span, self.moment_now(keyspace.id()));
+        let moment = self.moment_now(keyspace.id());
+        let frozen = self.freeze(gate.as_ref(), keyspace.id(), span, (moment, CopyTo::Local));
         drop(gate);
         self.base.log.wake();
         frozen
