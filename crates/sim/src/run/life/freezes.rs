@@ -56,7 +56,7 @@ struct Reading {
 enum ReadBy {
     Items(ItemsTask),
     /// With the keys and values that it has shown.
-    Drive(QueryTask, Vec<(Vec<u8>, Vec<u8>)>),
+    Drive(Box<QueryTask>, Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl std::fmt::Debug for Freezes {
@@ -190,7 +190,7 @@ impl Life {
             false => KeyRange::default(),
         };
         let by = match world.freeze_random.one_in(3) {
-            true => frozen.begin_query(&everything(), &range).map(|task| ReadBy::Drive(task, Vec::new())),
+            true => frozen.begin_query(&everything(), &range).map(|task| ReadBy::Drive(Box::new(task), Vec::new())),
             false => frozen.begin_items(&range).map(ReadBy::Items),
         };
         let id = *id;
