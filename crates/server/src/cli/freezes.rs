@@ -57,8 +57,9 @@ fn user() -> String {
 
 fn created(freeze: &FreezeRow) -> String {
     let FreezeRow { id, owner, keyspaces, left_us, pause_us, .. } = freeze;
+    let shown = if *keyspaces == 1 { "1 keyspace".to_owned() } else { format!("{keyspaces} keyspaces") };
     format!(
-        "freeze {id} of {owner:?} shows {keyspaces} keyspaces for {}; writers waited {} for it; read it with --freeze {id}, as in \
+        "freeze {id} of {owner:?} shows {shown} for {}; writers waited {} for it; read it with --freeze {id}, as in \
          `tapetum dump --freeze {id}`",
         time(*left_us),
         time(*pause_us)
