@@ -3,7 +3,7 @@
 use crate::byte_size::ByteSize;
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
-use crate::keyspace::Key;
+use crate::key::Key;
 use crate::reading::{self, KeysAsked, QueryAsked};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -2,6 +2,7 @@
 
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
+use crate::key::{Key, fields_of};
 use crate::reading::{self, KeysAsked, QueryAsked};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,40 +13,6 @@ use tapetum::{
     Condition, Error, Initial, Keyspace as KeyspaceEntry, KeyspaceError, KeyspaceHandle, KeyspaceRef, KeyspaceState,
     Limits, Outcome, Request, Write,
 };
-use tapetum_kernels::scan::Format;
-
-/// Bytes, or text, which is stored as UTF-8.
-pub struct Key(Vec<u8>);
-
-impl Key {
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0).into_owned()
-    }
-
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for Key {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Key> {
-        if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Key(bytes.as_bytes().to_vec()));
-        }
-        if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Key(text.to_cow()?.as_bytes().to_vec()));
-        }
-        let view = pyo3::buffer::PyBuffer::<u8>::get(&object);
-        let view = view.map_err(|_| PyTypeError::new_err("keys and values are bytes, str, or a buffer of bytes"))?;
-        Ok(Key(view.to_vec(object.py())?))
-    }
-}
 
 /// When an item goes, in unix seconds, to the millisecond; 0 is never.
 struct UnixTime(f64);
@@ -129,11 +96,6 @@ impl Keyspace {
         let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
         Ok(matches!(outcome, Outcome::Stored { .. }))
     }
-}
-
-/// The format of records, parsed from its text.
-pub fn fields_of(py: Python<'_>, text: &str) -> PyResult<Format> {
-    Format::parse(text).map_err(|error| errors::fields(py, &error))
 }
 
 #[pymethods]

@@ -11,6 +11,7 @@ mod byte_size;
 mod errors;
 mod freeze;
 mod handles;
+mod key;
 mod keyspace;
 mod loader;
 mod pipeline;

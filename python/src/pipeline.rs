@@ -1,7 +1,8 @@
 //! `tapetum.Pipeline`: the drive's processing of a picture.
 
 use crate::errors;
-use crate::keyspace::{Key, Keyspace};
+use crate::key::Key;
+use crate::keyspace::Keyspace;
 use crate::samples::Samples;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

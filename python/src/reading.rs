@@ -2,7 +2,7 @@
 
 use crate::errors;
 use crate::handles::{Handle, StoreHandles};
-use crate::keyspace::{Key, fields_of};
+use crate::key::{Key, fields_of};
 use crate::rows::Rows;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
