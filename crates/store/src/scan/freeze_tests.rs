@@ -7,8 +7,8 @@ use super::tests::{Rows, fill, into, ordered, query, rows, sort, store};
 use crate::hashed::collect::victim::tests::store_in_memory;
 use crate::{
     BlockDevice, Error, Expiry, FREEZES_OF_OWNER_MAX, Freeze, FreezeEnd, FreezeError, FreezeOptions, FrozenKeyspace,
-    FrozenView, KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind, QueryError, Store, StoreOptions, Sync,
-    Write,
+    FrozenView, KeyBound, KeyRange, KeyspaceError, KeyspaceHandle, KeyspaceKind, QueryError, Request, Store,
+    StoreOptions, Sync, Terms, Write,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -378,4 +378,65 @@ fn a_block_device_is_there_as_it_was() {
         assert_eq!(items.err(), (group_blocks > 1).then_some(grouped));
         assert!(freeze.keyspace("default").unwrap().blocks().is_err());
     }
+}
+
+#[test]
+fn a_query_of_one_key_of_a_freeze_never_shows_what_came_later() {
+    let (_drive, store) = store();
+    let papers = ordered(&store, "sorted");
+    fill(&papers);
+    let freeze = freeze(&store);
+    let frozen = freeze.keyspace("sorted").unwrap();
+    let key = 1000u32.to_be_bytes();
+    let rows_of = |frozen: &FrozenKeyspace| {
+        let mut taken = Rows::new();
+        let range = KeyRange::of_key(&key);
+        let ran =
+            frozen.query_while(&query(0, rows(None)), QuerySide::Drive, &range, &mut into(&mut taken), &mut || true);
+        ran.map(|_| taken)
+    };
+    let before = rows_of(&frozen).unwrap();
+    assert_eq!(before.len(), 1);
+    for number in 0..2000u32 {
+        papers.delete(&number.to_be_bytes()).unwrap();
+    }
+    assert_eq!(rows_of(&frozen), Ok(before));
+    let task = frozen.begin_query(&query(0, rows(None)), &KeyRange::of_key(&key)).unwrap();
+    freeze.release();
+    for number in 0..2000u32 {
+        papers.put(&number.to_be_bytes(), b"another").unwrap();
+    }
+    let (mut task, mut taken) = (task, Rows::new());
+    let ended = loop {
+        match task.step(&mut into(&mut taken)) {
+            Ok(None) => task.wait(),
+            ended => break ended.map(drop),
+        }
+    };
+    assert_eq!((ended, taken.len()), (Err(QueryError::SnapshotTooOld), 0));
+    assert!(matches!(rows_of(&frozen), Err(QueryError::Freeze(FreezeError::Ended { .. }))));
+}
+
+/// A get that leases a key that is not there writes: it waits for a freeze to be made, as any write.
+#[test]
+fn leases_are_writes_to_a_freeze() {
+    let (_drive, store) = new_store(CAPACITY, Sync::No);
+    let sorted = store.create_keyspace_of("sorted", KeyspaceKind::Ordered).unwrap();
+    sorted.put(b"key", b"value").unwrap();
+    let gate = store.ordered().close_gate().unwrap().unwrap();
+    let mut session = store.session().unwrap();
+    let terms = Terms { vivify: Some(Expiry::NONE), ..Terms::default() };
+    let lease = Request::GetAndLease { key: b"absent", terms };
+    session.submit_to(sorted.keyspace(), 1, lease).unwrap();
+    session.submit_to(sorted.keyspace(), 2, Request::Get { key: b"key" }).unwrap();
+    let mut replies = Vec::new();
+    for _ in 0..100 {
+        session.poll(&mut replies);
+    }
+    assert_eq!(replies.iter().map(|reply| reply.token).collect::<Vec<_>>(), [2], "a get goes on");
+    drop(gate);
+    while replies.len() < 2 {
+        session.poll(&mut replies);
+    }
+    drop(session);
 }
