@@ -100,6 +100,8 @@ pub struct Tally {
     pub freezes_taken: u64,
     pub freezes_read: u64,
     pub freezes_ended: u64,
+    /// Reads of freezes at the drive that were refused for want of local memory.
+    pub freezes_starved: u64,
     /// On a damaged drive: reads that met the damage, stores that reported it when opened, stores that came up without the end of their
     /// log.
     pub reads_damaged: u64,
@@ -157,6 +159,7 @@ impl Tally {
         self.freezes_taken += other.freezes_taken;
         self.freezes_read += other.freezes_read;
         self.freezes_ended += other.freezes_ended;
+        self.freezes_starved += other.freezes_starved;
         self.reads_damaged += other.reads_damaged;
         self.refused_to_open += other.refused_to_open;
         self.log_ends_lost += other.log_ends_lost;
@@ -199,8 +202,8 @@ impl std::fmt::Display for Tally {
         )?;
         writeln!(
             f,
-            "{} freezes, {} reads of their keyspaces; {} ended because their flash was needed",
-            self.freezes_taken, self.freezes_read, self.freezes_ended
+            "{} freezes, {} reads of their keyspaces, {} more that found no memory; {} ended because their flash was needed",
+            self.freezes_taken, self.freezes_read, self.freezes_starved, self.freezes_ended
         )?;
         write!(
             f,

@@ -12,7 +12,7 @@ use tapetum::{
     Error, Freeze, FreezeEnd, FreezeError, FreezeOptions, FreezeTask, ItemsTask, KeyRange, KeyspaceId, QueryError,
     QueryTask,
 };
-use tapetum_drive::SplitMix64;
+use tapetum_drive::{PipelineReason, SplitMix64};
 use tapetum_kernels::scan::Scalar;
 
 /// Freezes that the client keeps at most.
@@ -276,6 +276,11 @@ impl Life {
                 }
             }
             QueryError::Freeze(ended) => ended.clone(),
+            // The drive found no memory for a query beside what sessions hold just now. The freeze stays.
+            QueryError::Store(Error::Pipeline(failure)) if failure.reason == PipelineReason::NoLocalMemory => {
+                world.tally.freezes_starved += 1;
+                return Ok(());
+            }
             QueryError::Store(error) => FreezeError::Store(error.clone()),
             error => return wrong(format!("freeze {id} cannot be read: {error}")),
         };
