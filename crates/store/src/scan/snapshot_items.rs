@@ -188,6 +188,7 @@ impl SnapshotItems {
     }
 
     fn next_record(&mut self) -> Result<Option<FoundRecord>, QueryError> {
+        self.keyspace.store().refuse_forked()?;
         while self.needs_part() {
             self.read_part()?;
         }
@@ -256,6 +257,9 @@ impl Iterator for SnapshotItems {
     type Item = Result<(Vec<u8>, Item), QueryError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.found.is_empty() && !self.has_more {
+            return None;
+        }
         let next = self.next_item();
         if next.is_err() {
             (self.has_more, self.found) = (false, VecDeque::new());

@@ -4,7 +4,7 @@ use super::common::folder::Folder;
 use super::*;
 use std::cell::Cell;
 use std::rc::Rc;
-use tapetum::{KeyRange, KeyspaceKind, Options, QueryError};
+use tapetum::{FreezeOptions, KeyRange, KeyspaceKind, Options, QueryError};
 
 /// How long a child may take before it counts as hanging.
 const CHILD_SECONDS: u32 = 60;
@@ -86,9 +86,8 @@ fn calls_of(store: &Store) -> Vec<Check> {
         with("failure", |store| store.failure() == Some(Error::Forked)),
         check("ordered get", move || is_forked(get.get(b"key"))),
         check("ordered put", move || is_forked(put.put(b"key", b"2"))),
-        check("ordered scan", move || {
-            is_forked(rest.scan(KeyRange::default()).unwrap().collect::<Result<Vec<_>, _>>())
-        }),
+        check("ordered scan", move || is_forked(rest.scan(KeyRange::default()))),
+        with("freeze", |store| store.freeze(&FreezeOptions::default()).is_err() && store.freezes().is_empty()),
         check("a scan that had begun", move || scan.next().is_some_and(is_forked) && scan.next().is_none()),
         check("items that had begun", move || items.next().is_some_and(is_forked) && items.next().is_none()),
         with("close", |store| is_forked(store.close())),
