@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn options() -> FreezeOptions {
-    FreezeOptions { owner: "bench".into(), flash_bytes_max: Some(u64::MAX), ..FreezeOptions::default() }
+    FreezeOptions { owner: "bench".into(), lasts: Duration::from_secs(3600), flash_bytes_max: Some(u64::MAX) }
 }
 
 /// Turns without a freeze and beside one, which is taken before its turn.

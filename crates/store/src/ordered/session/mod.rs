@@ -127,7 +127,8 @@ pub struct OrderedSession {
     reads: PageReads,
     preparation: Preparation,
     batches: Arc<BatchList>,
-    pass: Arc<GatePass>,
+    /// Away during a poll, which holds it.
+    pass: Option<GatePass>,
     cx: Context,
 }
 
@@ -273,7 +274,7 @@ impl OrderedSession {
             reads: PageReads::default(),
             preparation: Preparation::default(),
             batches,
-            pass: Arc::new(state.gate.pass()),
+            pass: Some(state.gate.pass()),
             cx: Context::new(state, source, slot),
         }
     }
@@ -379,6 +380,7 @@ impl EngineSession for OrderedSession {
         for write in writes {
             cx.tree_of(write.keyspace().id()).map_err(BatchStop::Refused)?;
         }
+        let pass = pass.as_ref().expect("no batch begins amid a poll");
         let session = SessionParts { cx, preparation, reads, merges: &mut waits.merges };
         Ok(Box::new(OrderedBatch::prepare(session, ops, core, (batches, pass), writes)?))
     }
@@ -400,11 +402,13 @@ impl EngineSession for OrderedSession {
     }
 
     fn poll(&mut self, core: &mut SessionCore) {
-        let pass = self.pass.clone();
+        let pass = self.pass.take().expect("it is away during a poll alone");
         let passing = pass.pass();
         self.cx.may_change = passing.may_change;
         self.attempt_all(core);
         self.cx.may_change = false;
+        drop(passing);
+        self.pass = Some(pass);
     }
 
     fn fail_waiting(&mut self, core: &mut SessionCore) {
