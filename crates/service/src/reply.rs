@@ -129,7 +129,7 @@ pub struct KeyspaceRow {
     pub kind: String,
     pub is_ordered: bool,
     pub is_dropping: bool,
-    /// Of ordered keyspaces, expired ones included. `None` in a freeze.
+    /// The number of items. Expired ones count until their room is reclaimed. `None` in a freeze.
     pub items: Option<u64>,
     /// The text of a format; of one of another version it says so.
     pub format: Option<String>,

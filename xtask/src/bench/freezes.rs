@@ -68,7 +68,7 @@ fn beside(
     load.turn(gets, length)?;
     for round in 0..rounds {
         let mut rates = [0.0; 2];
-        // In changing order.
+        // The order changes from round to round.
         for with_freeze in [round % 2 == 0, round % 2 == 1] {
             let freeze = if with_freeze { Some(store.freeze(&options())?) } else { None };
             rates[usize::from(with_freeze)] = load.turn(gets, length)?;

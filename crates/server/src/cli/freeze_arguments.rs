@@ -12,7 +12,7 @@ use crate::cli::ranges::{freeze_lasts, memory};
 pub enum FreezeCommand {
     /// Freeze all keyspaces of a running server's store: print the id by which commands name this moment
     Create {
-        /// Who it is for, as `freeze list` shows it; an owner has 8 freezes at most [default: your name]
+        /// The owner's name, as `freeze list` shows it; an owner has 8 freezes at most [default: your name]
         #[arg(long, value_name = "NAME")]
         owner: Option<String>,
         /// How long it lasts, unless it is renewed: 1ms to 24h

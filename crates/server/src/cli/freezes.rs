@@ -48,7 +48,7 @@ fn one(mut rows: Vec<FreezeRow>) -> Result<FreezeRow, Box<dyn Error>> {
     Ok(rows.pop().ok_or("no freeze was told")?)
 }
 
-/// Who runs this, as other users call them.
+/// The name of the user who runs this command.
 fn user() -> String {
     let named =
         ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));

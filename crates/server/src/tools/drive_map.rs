@@ -106,7 +106,7 @@ pub fn freeze_rows(inspection: &Inspection) -> usize {
     freezes.min(FREEZES_SHOWN) + usize::from(freezes > FREEZES_SHOWN)
 }
 
-/// What freezes keep. It lies among all the rest.
+/// Adds a row for each freeze: the map has no mark for what freezes keep, as that lies among all the rest.
 fn freezes(inspection: &Inspection, out: &mut String) {
     let time = |us| duration::shown(Duration::from_micros(us));
     for freeze in inspection.freezes.iter().take(FREEZES_SHOWN) {

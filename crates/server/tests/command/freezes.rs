@@ -58,7 +58,7 @@ fn id_of(created: &str) -> &str {
     created.strip_suffix('\n').unwrap()
 }
 
-/// What each way of reading says of a freeze.
+/// Reads a freeze in each way, and returns what each printed.
 fn seen(scratch: &Scratch, id: &str) -> Vec<String> {
     let fields = "key: k string; value: v string";
     let commands: [&[&str]; 9] = [

@@ -152,13 +152,13 @@ fn transcript(scratch: &Scratch) -> Vec<String> {
         // Where a key lives depends on when buffers are flushed.
         let mut lines: Vec<String> = printed.replace(&place, "DATA").lines().map(str::to_owned).collect();
         match words[0] {
-            // So do the figures.
+            // Figures depend on that too.
             "inspect" | "stats" | "check" => lines.clear(),
-            // Those of a hashed keyspace have no order.
+            // The items of a hashed keyspace have no order.
             "list" | "dump" | "scan" if !words.contains(&"papers") => lines.sort(),
             _ => {}
         }
-        // What a served store is not looked at for is told.
+        // `check` of a served store also tells what it did not look at.
         let told = if words[0] == "check" { Default::default() } else { told };
         let printed = lines.join("\n");
         format!("{}\n{status}\n{printed}\n{}", words.join(" "), told.replace(&place, "DATA"))
@@ -355,7 +355,7 @@ fn a_thousand_requests_of_one_client_are_answered_in_their_order() {
     let server = scratch.serve(&[]);
     let greeting = tapetum_service::socket::frame::greeting();
     let mut stream = UnixStream::connect(scratch.socket()).unwrap();
-    // Of the format of a keyspace that is there, and of one that is not.
+    // The requests ask for the format of a keyspace that is there, and of one that is not.
     let request = |name: &str| {
         let request = tapetum_service::request::Request::Format { keyspace: name.into(), freeze: None };
         framed_data(FrameKind::Request, &request).unwrap()

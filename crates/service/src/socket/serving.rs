@@ -150,7 +150,7 @@ struct SocketCaller<'a> {
     /// Bytes of the server's memory that it has taken.
     held_bytes: usize,
     rows: Option<RowWriter>,
-    /// Of the last frame, for the next one.
+    /// The buffer of the last frame, used again for the next one.
     buffer: Vec<u8>,
     /// When it was last looked for.
     looked: Instant,

@@ -16,7 +16,9 @@ pub struct FreezeJob {
     engine: Arc<HashedEngine>,
     ordered: Arc<OrderedEngine>,
     freezes: Arc<FreezeList>,
+    /// When it looks next whether writers need flash.
     look_us: u64,
+    /// When it looks next at what each freeze keeps.
     kept_us: u64,
 }
 
@@ -41,7 +43,7 @@ impl Job for FreezeJob {
             self.ordered.hand_over_dropped();
         }
         let has_ended = self.engine.are_extents_wanted() && self.freezes.end_oldest(&self.engine);
-        // Who still wants some asks again before the next look.
+        // A writer that still wants extents asks again before the next look.
         lock(&self.engine.extents).forget_refusals();
         has_ended
     }

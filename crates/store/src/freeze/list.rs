@@ -28,14 +28,14 @@ const ENDED_MAX: usize = 256;
 #[derive(Default)]
 struct State {
     freezes: BTreeMap<u64, Arc<FrozenStore>>,
-    /// Being made, by their owners.
+    /// The owners of freezes that are being made.
     begun: Vec<String>,
     ended: VecDeque<(u64, FreezeEnd)>,
     /// The store is being closed.
     is_closed: bool,
     /// The longest time that writers waited for one.
     pause_max_us: u64,
-    /// Those of queries and scans, the oldest first.
+    /// The trees that queries and scans hold, the oldest first.
     own: VecDeque<(u64, Weak<FrozenTree>)>,
 }
 
@@ -156,7 +156,7 @@ impl FreezeList {
         self.own().iter().for_each(|(_, tree)| tree.give_up());
     }
 
-    /// Those of queries and scans, the oldest first.
+    /// The trees that queries and scans hold, the oldest first.
     fn own(&self) -> Vec<(u64, Arc<FrozenTree>)> {
         let state = lock(&self.state);
         state.own.iter().filter_map(|(begun_us, tree)| Some((*begun_us, tree.upgrade()?))).collect()

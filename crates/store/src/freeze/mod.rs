@@ -42,7 +42,7 @@ use tapetum_base::media::io::{Io, lock};
 /// How a freeze is asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FreezeOptions {
-    /// Who has it, in the words of whoever asks.
+    /// The name of its owner, as whoever asks for it gives it.
     pub owner: String,
     /// It ends by itself after so long, unless it is renewed.
     pub lasts: Duration,
@@ -195,7 +195,7 @@ fn take_moment(
     let (mut stamp, mut marks) = (0, Vec::new());
     let gate = ordered.close_gate()?;
     // Deletions of everything take no installer: they are what they are at the moment.
-    let amid = |_| {
+    let amid = || {
         stamp = hashed.base.log.stamp_given();
         let moment = |id| (id, ordered.moment_now(id));
         marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
@@ -208,6 +208,10 @@ fn take_moment(
     };
     let trees = marks.into_iter().filter_map(tree).collect();
     Ok((stamp, copy, trees))
+}
+
+fn end_us(now_us: u64, lasts: Duration) -> u64 {
+    now_us.saturating_add(u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// A keyspace of a freeze, by its engine.
@@ -255,13 +259,12 @@ impl FrozenStore {
                 }
             }
         }
-        let lasts_us = u64::try_from(options.lasts.as_micros()).unwrap_or(u64::MAX);
         Ok(FrozenStore {
             id: base.log.give_stamp(),
             owner: options.owner.clone(),
             flash_bytes_max,
             begun_us: began_us,
-            ends_us: AtomicU64::new(began_us.saturating_add(lasts_us)),
+            ends_us: AtomicU64::new(end_us(began_us, options.lasts)),
             pause_us,
             stamp,
             keyspaces,
@@ -300,8 +303,7 @@ impl FrozenStore {
     /// Lets it last so long from now on.
     pub fn renew(&self, now_us: u64, lasts: Duration) -> Result<(), FreezeError> {
         self.check()?;
-        let lasts_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX);
-        self.ends_us.store(now_us.saturating_add(lasts_us), Ordering::SeqCst);
+        self.ends_us.store(end_us(now_us, lasts), Ordering::SeqCst);
         Ok(())
     }
 

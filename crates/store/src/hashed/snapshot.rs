@@ -64,7 +64,7 @@ pub struct BufferedRecords {
     pub items: Vec<BufferedItem>,
     /// Those whose values lie in extents of their own.
     pub elsewhere: Vec<(Header, DeferredRecord)>,
-    /// Of a keyspace whose blocks are in groups on flash: each block that buffers have a word on, deletions too, by its key.
+    /// The blocks that buffers have a word on, deletions too, by key: only of a keyspace whose blocks lie in groups on flash.
     pub blocks: BTreeMap<Vec<u8>, Option<BufferedItem>>,
 }
 
@@ -137,7 +137,7 @@ impl Snapshot {
             None => {
                 // Those who begin to wait from here on wait for a later moment.
                 let at = waiting.turn();
-                let copy = MomentCopy::begin(&engine, [keyspace.id()], |_| ());
+                let copy = MomentCopy::begin(&engine, [keyspace.id()], || ());
                 let moment = copy.finish(&engine, &installer, None);
                 waiting.share(at, &moment);
                 moment
@@ -226,12 +226,11 @@ struct KeyspaceCopy {
 }
 
 impl MomentCopy {
-    /// The moment is now. The caller has the installer, until the copy is finished. `amid` is told the last stamp that the moment shows, while all
-    /// shards are held.
+    /// The moment is now. The caller has the installer, until the copy is finished. `amid` runs while all shards are held.
     pub fn begin(
         engine: &HashedEngine,
         keyspaces: impl IntoIterator<Item = KeyspaceId>,
-        amid: impl FnOnce(u64),
+        amid: impl FnOnce(),
     ) -> MomentCopy {
         let keyspaces: Vec<KeyspaceId> = keyspaces.into_iter().collect();
         // Ascending, as everywhere.
@@ -241,7 +240,7 @@ impl MomentCopy {
             (id, KeyspaceCopy { is_grouped, deleted_through, ..KeyspaceCopy::default() })
         };
         let (stamp, copies) = (engine.log.stamp_last(), keyspaces.into_iter().map(copy).collect());
-        amid(stamp);
+        amid();
         shards.iter_mut().for_each(|shard| shard.begin_moment());
         drop(shards);
         MomentCopy { now_ms: engine.now_ms(), stamp, copies, large: Vec::new() }
@@ -323,7 +322,7 @@ pub struct SnapshotDesk(Mutex<DeskState>);
 
 #[derive(Default)]
 struct DeskState {
-    /// Of those who wait, and of moments, in their order.
+    /// Numbers those who wait, and moments, in one order.
     turn: u64,
     /// Who waits: since when, and for which keyspace.
     waiting: Vec<(u64, KeyspaceId)>,

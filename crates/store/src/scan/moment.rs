@@ -83,7 +83,7 @@ pub(super) struct MomentLayout {
     pub records: Arc<BufferedRecords>,
     pub layout: Box<dyn ScanLayout>,
     pub segments: usize,
-    /// Of an ordered keyspace, for keys that are missed.
+    /// The tree of an ordered keyspace, for keys that the query misses.
     pub tree: Option<Arc<FrozenTree>>,
 }
 

@@ -51,7 +51,7 @@ enum TaskStage {
     Freezes(Io, Task<Result<FrozenPart, Error>>),
     /// Waits for a desk, since then.
     Queues(Option<Box<dyn ScanLayout>>, Option<Arc<FrozenTree>>, u64),
-    /// With the tree of its moment, if that is held.
+    /// A run, with the tree of its moment, if that is held.
     Runs(Box<DriveRun>, Option<Arc<FrozenTree>>),
     Reads(Io, Task<Result<(MissedPart, Option<MissedRead>), LayoutError>>),
     Scans(Box<MissedScan>),

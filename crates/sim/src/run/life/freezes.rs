@@ -55,7 +55,7 @@ struct Reading {
 
 enum ReadBy {
     Items(ItemsTask),
-    /// With the keys and values that it has shown.
+    /// A query, with the keys and values that it has shown.
     Drive(Box<QueryTask>, Vec<(Vec<u8>, Vec<u8>)>),
 }
 

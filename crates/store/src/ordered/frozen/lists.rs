@@ -3,7 +3,7 @@
 //! ```text
 //! node after node ─┬─ its slot ─────────────────────────────────────────┬─► list of pages, in the order of keys
 //!                  ├─ the same page, cached ─► copied, at the drive ────┤
-//!                  └─ copied at the moment ──► copied on, likewise ────┘
+//!                  └─ copied at the moment ─► copied again, likewise ───┘
 //! ```
 //! 1. Pages name their keys. What no page covers the query misses: a page for which local memory has no room now, or one that is no longer there.
 //!    Whoever runs the query reads it by a scan.
@@ -30,8 +30,8 @@ use tapetum_kernels::scan::result::{DeferredRecord, MissedKeys, StoppedRun};
 
 /// The most copies of a list: 256 KiB of local memory.
 const COPIES_MAX: usize = 64;
-/// How often a page that somebody has is requested before it is left as missed.
-const PATIENCE: usize = 1000;
+/// How often it looks for a page that somebody has, before the query misses the page.
+const LOOKS_MAX: usize = 1000;
 
 #[derive(Default)]
 struct GrowingList {
@@ -142,7 +142,7 @@ impl FrozenLists {
     /// Copies a page as it is now. One that somebody has for long, or that is gone, is missed.
     fn copy_changed(&mut self, node: NodeId, copies_max: usize, list: &mut GrowingList) -> Result<(), Error> {
         let tree = self.tree.clone();
-        for _ in 0..PATIENCE {
+        for _ in 0..LOOKS_MAX {
             match tree.state.cache.take(node, tree.keyspace.0, PageUse::ByScan) {
                 PageLook::Taken(page) => {
                     let (page, copied) = self.copy(page, copies_max, list);

@@ -102,7 +102,7 @@ pub struct FrozenTree {
     pub moment: TreeMoment,
     /// No image that it shows has a higher stamp, and each that is made later has.
     image_stamp_max: u64,
-    /// Of the changes that were not durable.
+    /// The tickets of changes that it shows and that are not durable yet.
     tickets: Mutex<Vec<Arc<DurabilityTicket>>>,
     held: Mutex<Vec<SlotHold>>,
     is_over: AtomicBool,
@@ -287,7 +287,7 @@ impl Walk {
             match cache.take(node, keyspace.0, PageUse::ByScan) {
                 PageLook::Taken(page) => break page,
                 PageLook::Busy if looks == PATIENCE => return Err(Error::Io("the drive stopped answering".into())),
-                // Who has it gives it back without waiting for anybody.
+                // Whoever has the page gives it back without waiting for anybody.
                 PageLook::Busy => {
                     looks += 1;
                     std::thread::yield_now();
