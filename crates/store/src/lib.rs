@@ -27,6 +27,7 @@
 //! [`KeyspaceHandle::query`] runs a query over them at the drive; with the feature `sql`, the module `query` compiles one from text.
 
 mod api;
+pub mod backup;
 #[cfg(test)]
 mod base_tests;
 #[cfg(test)]

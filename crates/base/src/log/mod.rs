@@ -173,6 +173,22 @@ pub struct Log {
     waiters: Mutex<Vec<Arc<Notifier>>>,
 }
 
+/// A place between two groups of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct LogCut {
+    oldest: u64,
+    active: u64,
+    position: usize,
+}
+
+/// What a zone of the log has of one buffer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogZone {
+    pub buffer: u64,
+    /// Whole groups, each padded, from the zone's beginning on.
+    pub groups: Vec<u8>,
+}
+
 /// The place where the log continues, found by recovery.
 pub struct Start {
     pub buffer: u64,
@@ -503,6 +519,38 @@ impl Log {
     /// Whether an answer that shows the record with `stamp` may go out.
     pub fn may_acknowledge(&self, stamp: u64) -> bool {
         self.sync != Sync::Always || stamp <= self.durable_stamp()
+    }
+
+    /// Ends the open group: what is appended from here on comes into another.
+    pub fn cut(&self) -> LogCut {
+        let mut state = lock(&self.state);
+        self.seal(&mut state);
+        LogCut { oldest: state.buffers.oldest, active: state.buffers.active, position: state.buffers.position }
+    }
+
+    /// The log's zones as they were at a cut: groups, one behind the other. No buffer was released since.
+    pub fn zones(&self, cut: LogCut) -> Vec<LogZone> {
+        (cut.oldest..=cut.active).map(|buffer| self.zone(cut, buffer)).collect()
+    }
+
+    fn zone(&self, cut: LogCut, buffer: u64) -> LogZone {
+        let end = if buffer == cut.active { cut.position } else { self.arenas.bytes_each() };
+        let mut groups = Vec::new();
+        // Appenders have the lock between groups.
+        while groups.len() + HEADER_BYTES <= end {
+            let at = groups.len();
+            let state = lock(&self.state);
+            let arena = &state.buffers.arenas[(buffer % BUFFERS) as usize];
+            // Behind the last group lies what an earlier buffer had there.
+            let header = group::parse(arena.bytes(at..at + HEADER_BYTES));
+            let Some(header) = header.filter(|header| header.buffer == buffer && header.position as usize == at) else {
+                break;
+            };
+            let padded = (header.length as usize).next_multiple_of(self.geometry.sector_bytes as usize);
+            groups.extend_from_slice(arena.bytes(at..(at + padded).min(end)));
+        }
+        assert!(buffer < cut.active || groups.len() == end, "a cut is behind a whole group");
+        LogZone { buffer, groups }
     }
 
     /// The last stamp in the buffer that was sealed last, and the crc of that buffer's last group.

@@ -1,4 +1,4 @@
-//! The base's own state in the manifest: the trim of the log, the deletions of keyspaces' items, the last opening of the store.
+//! The base's own state in the manifest: the trim of the log, the deletions of keyspaces' items, the last opening of the store, and its history.
 //!
 //! ```text
 //!  item: edits, one behind the other, up to its end; so is a piece of a snapshot
@@ -7,6 +7,7 @@
 //!   3 drop:     keyspace u16
 //!   4 opened:   generation u64 · stamp base u64 · stamp opened u64
 //!   5 known:    stamp u64
+//!   6 history:  id u64 · parent 16 bytes                    of a store that was restored
 //! ```
 //! The frame of any engine may contain such edits.
 
@@ -21,11 +22,13 @@ const DELETION: u8 = 2;
 const DROP: u8 = 3;
 const OPENED: u8 = 4;
 const KNOWN: u8 = 5;
+const HISTORY: u8 = 6;
 
 pub const TRIM_BYTES: u64 = 1 + 20;
 const DELETION_BYTES: u64 = 1 + 14;
 const OPENED_BYTES: u64 = 1 + 24;
 const KNOWN_BYTES: u64 = 1 + 8;
+const HISTORY_BYTES: u64 = 1 + 24;
 
 /// The trimmed part of the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +53,16 @@ pub struct Opening {
     pub stamp_opened: u64,
 }
 
+/// Tells a store that was restored from the one that it was restored from, and from others restored from that: all give the same stamps and versions
+/// to what they write from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct History {
+    /// A random number; 0: the store was made, and never restored.
+    pub id: u64,
+    /// The first bytes of the digest of the backup that it began from.
+    pub parent: [u8; 16],
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BaseMarks {
     pub trim: LogTrim,
@@ -57,6 +70,7 @@ pub struct BaseMarks {
     pub opening: Opening,
     /// This stamp was durable when the store was last closed, or when the manifest dropped the deletion mark of a dropped keyspace.
     pub stamp_known: u64,
+    pub history: History,
 }
 
 /// A change of the marks.
@@ -69,6 +83,7 @@ pub enum MarksEdit {
     Open(Opening),
     /// Records that this stamp was durable once.
     Know(u64),
+    Descend(History),
 }
 
 impl MarksEdit {
@@ -98,6 +113,11 @@ impl MarksEdit {
                 writer.u8(KNOWN);
                 writer.u64(*stamp);
             }
+            MarksEdit::Descend(History { id, parent }) => {
+                writer.u8(HISTORY);
+                writer.u64(*id);
+                writer.raw(parent);
+            }
         }
     }
 
@@ -118,6 +138,10 @@ impl MarksEdit {
                 MarksEdit::Open(Opening { generation, stamp_base, stamp_opened: reader.u64()? })
             }
             KNOWN => MarksEdit::Know(reader.u64()?),
+            HISTORY => {
+                let id = reader.u64()?;
+                MarksEdit::Descend(History { id, parent: reader.array()? })
+            }
             _ => return Err(Short),
         })
     }
@@ -174,6 +198,7 @@ impl BaseMarks {
             }
             MarksEdit::Open(opening) => self.opening = opening,
             MarksEdit::Know(stamp) => self.stamp_known = self.stamp_known.max(stamp),
+            MarksEdit::Descend(history) => self.history = history,
         }
     }
 }
@@ -195,11 +220,13 @@ impl ManifestClient for BaseMarks {
     fn snapshot(&self) -> Box<dyn Iterator<Item = Vec<u8>> + Send + '_> {
         let deletions = self.deletions.iter().map(|(keyspace, mark)| MarksEdit::Delete(*keyspace, *mark));
         let whole = [MarksEdit::Trim(self.trim), MarksEdit::Open(self.opening), MarksEdit::Know(self.stamp_known)];
-        pieces(whole.into_iter().chain(deletions), |edit, writer| edit.encode(writer))
+        let history = (self.history.id != 0).then_some(MarksEdit::Descend(self.history));
+        pieces(whole.into_iter().chain(history).chain(deletions), |edit, writer| edit.encode(writer))
     }
 
     fn snapshot_bytes_max(&self) -> u64 {
-        TRIM_BYTES + OPENED_BYTES + KNOWN_BYTES + deletions_bytes(self.deletions.len())
+        let history = if self.history.id == 0 { 0 } else { HISTORY_BYTES };
+        TRIM_BYTES + OPENED_BYTES + KNOWN_BYTES + history + deletions_bytes(self.deletions.len())
     }
 
     fn apply(&mut self, edit: &[u8]) -> Result<(), Misfit> {
@@ -230,7 +257,8 @@ mod tests {
         let opening = Opening { generation: 2, stamp_base: 17, stamp_opened: 4 };
         let later = DeletionMark { watermark: 12, ..mark };
         let deletions = [(KeyspaceId(300), mark), (KeyspaceId(1), later)].into();
-        BaseMarks { trim, deletions, opening, stamp_known: 6 }
+        let history = History { id: 1 << 50, parent: [7; 16] };
+        BaseMarks { trim, deletions, opening, stamp_known: 6, history }
     }
 
     #[test]

@@ -13,11 +13,13 @@
 //!
 //! `docs/decisions/freezes.md` says why. Threads: any.
 
+pub mod image;
 mod job;
 pub mod list;
 
 pub use job::FreezeJob;
 
+use self::image::{StoreImage, TakeImage};
 use self::list::FreezeList;
 use crate::hashed::HashedEngine;
 use crate::hashed::snapshot::{HashedMoment, MomentCopy, Snapshot};
@@ -36,7 +38,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
-use tapetum_base::log::Sync;
+use tapetum_base::log::{LogCut, Sync};
 use tapetum_base::media::io::{Io, lock};
 
 /// How a freeze is asked for.
@@ -175,28 +177,40 @@ pub struct FrozenStore {
     keyspaces: Vec<(Keyspace, KeyspaceRef)>,
     hashed: Arc<HashedMoment>,
     trees: FrozenTrees,
+    /// For a backup.
+    image: Option<StoreImage>,
     end: Mutex<Option<FreezeEnd>>,
     base: Arc<Base>,
 }
 
 type FrozenTrees = BTreeMap<KeyspaceId, Arc<FrozenTree>>;
 
-/// The moment of all keyspaces, within the gate: the last stamp that it shows, hashed keyspaces still to be copied, and ordered ones. The caller has the
-/// installer.
+/// What is copied of all keyspaces within the gate.
+struct TakenMoment {
+    /// The last stamp that it shows.
+    stamp: u64,
+    cut: LogCut,
+    /// Hashed keyspaces still to be copied.
+    copy: MomentCopy,
+    trees: Result<FrozenTrees, Error>,
+}
+
+/// The moment of all keyspaces, within the gate. The caller has the installer.
 fn take_moment(
     hashed: &HashedEngine,
     ordered: &OrderedEngine,
     keyspaces: &[(Keyspace, KeyspaceRef)],
-) -> Result<(u64, MomentCopy, Result<FrozenTrees, Error>), Error> {
+) -> Result<TakenMoment, Error> {
     let of_kind = |kind| {
         let of = keyspaces.iter().filter(move |(keyspace, _)| keyspace.kind == kind);
         of.map(|(keyspace, _)| keyspace.id)
     };
-    let (mut stamp, mut marks) = (0, Vec::new());
+    let (mut stamp, mut marks, mut cut) = (0, Vec::new(), None);
     let gate = ordered.close_gate()?;
     // Deletions of everything take no installer: they are what they are at the moment.
     let amid = || {
         stamp = hashed.base.log.stamp_given();
+        cut = Some(hashed.base.log.cut());
         let moment = |id| (id, ordered.moment_now(id));
         marks = of_kind(KeyspaceKind::Ordered).map(moment).collect();
     };
@@ -207,7 +221,8 @@ fn take_moment(
         frozen.map(|tree| tree.map(|tree| (id, tree))).transpose()
     };
     let trees = marks.into_iter().filter_map(tree).collect();
-    Ok((stamp, copy, trees))
+    let cut = cut.expect("the moment has come");
+    Ok(TakenMoment { stamp, cut, copy, trees })
 }
 
 fn end_us(now_us: u64, lasts: Duration) -> u64 {
@@ -222,7 +237,7 @@ pub enum FrozenPart {
 }
 
 impl FrozenStore {
-    /// Freezes the store. Its time begins with the moment.
+    /// Freezes the store. Its time begins with the moment. `image` takes what only a backup needs.
     ///
     /// # Errors
     /// If the store has failed, there is no memory for a look at a tree, or writers need the flash at once.
@@ -231,6 +246,7 @@ impl FrozenStore {
         list: &FreezeList,
         io: &Io,
         options: &FreezeOptions,
+        image: TakeImage,
     ) -> Result<FrozenStore, FreezeError> {
         let base = &hashed.base;
         ordered.write_changed(io).await;
@@ -238,13 +254,14 @@ impl FrozenStore {
         let keyspaces = base.keyspaces.list_open();
         let flash_bytes_max = options.flash_bytes_max.unwrap_or(base.capacity_bytes() / 4);
         let began_us = base.drive.env().now_us();
-        let (stamp, copy, trees) = take_moment(hashed, ordered, &keyspaces)?;
+        let TakenMoment { stamp, cut, copy, trees } = take_moment(hashed, ordered, &keyspaces)?;
         base.log.wake();
         let pause_us = base.drive.env().now_us() - began_us;
         let extents_max = flash_bytes_max / base.geometry.extent_bytes;
         // Also after an error: the shards note what is written until they have been copied.
         let moment = copy.finish(hashed, &installer, Some(extents_max));
         let trees = trees?;
+        let image = image(base, &installer, cut);
         drop(installer);
         if base.log.sync() == Sync::Always {
             base.log.make_durable(io, moment.stamp, || base.drive.env().now_us()).await?;
@@ -270,6 +287,7 @@ impl FrozenStore {
             keyspaces,
             hashed: moment,
             trees,
+            image,
             end: Mutex::default(),
             base: base.clone(),
         })
@@ -285,6 +303,23 @@ impl FrozenStore {
             KeyspaceKind::Hashed => FrozenPart::Hashed(Snapshot::of(&self.hashed, keyspace.id)),
             _ => FrozenPart::Ordered(self.trees.get(&keyspace.id).cloned()),
         }
+    }
+
+    /// What a backup needs of it.
+    pub fn image(&self) -> Option<&StoreImage> {
+        self.image.as_ref()
+    }
+
+    pub fn moment_unix_ms(&self) -> u64 {
+        self.hashed.now_ms
+    }
+
+    pub fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    pub fn trees(&self) -> impl Iterator<Item = &Arc<FrozenTree>> {
+        self.trees.values()
     }
 
     /// Why it has ended, if it has.

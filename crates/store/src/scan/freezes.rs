@@ -8,6 +8,7 @@ use super::{GraphOptions, GraphProgress, GraphReport};
 use crate::api::blocking::KeyspaceHandle;
 use crate::api::session::Application;
 use crate::api::store::Store;
+use crate::freeze::image::{TakeImage, no_image, store_image};
 use crate::freeze::list::FreezePlace;
 use crate::freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
 use std::fmt;
@@ -81,13 +82,22 @@ impl Store {
     /// # Errors
     /// As [`Store::freeze`].
     pub fn begin_freeze(&self, options: &FreezeOptions) -> Result<FreezeTask, FreezeError> {
+        self.begin_freeze_with(options, no_image)
+    }
+
+    /// Begins a freeze that a backup is made from.
+    pub(crate) fn begin_backup_freeze(&self, options: &FreezeOptions) -> Result<FreezeTask, FreezeError> {
+        self.begin_freeze_with(options, store_image)
+    }
+
+    fn begin_freeze_with(&self, options: &FreezeOptions, image: TakeImage) -> Result<FreezeTask, FreezeError> {
         self.refuse_forked()?;
         let place = self.freezes_list().begin(options)?;
         let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
         let io = Io::new(queue).of(Purpose::Scan);
         let (hashed, ordered, list) = (self.hashed().clone(), self.ordered().clone(), self.freezes_list().clone());
         let (of_task, options) = (io.clone(), options.clone());
-        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &list, &of_task, &options).await });
+        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &list, &of_task, &options, image).await });
         let (place, taking) = (OfProcess::new(Some(place)), OfProcess::new(taking as Task<_>));
         Ok(FreezeTask { store: self.clone(), place, io, taking })
     }
@@ -222,6 +232,10 @@ impl FrozenView {
     /// An error if it has ended.
     pub fn check(&self) -> Result<(), FreezeError> {
         self.frozen.check()
+    }
+
+    pub(crate) fn frozen_store(&self) -> &Arc<FrozenStore> {
+        &self.frozen
     }
 
     /// All keyspaces that there were, by their names.

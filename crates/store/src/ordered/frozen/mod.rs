@@ -13,6 +13,7 @@
 //! Threads: any.
 
 mod copies;
+pub mod images;
 pub mod lists;
 mod nodes;
 pub mod scan;
@@ -260,7 +261,7 @@ impl Walk {
         let mut next = Some(NodeId(search.floor(from, &mut anchor) as u32));
         while let Some(node) = next {
             match state.cache.clean_home(node, tree.keyspace.0) {
-                CleanHome::Image(home) => walk.nodes.push_slot(&anchor, node, home.slot),
+                CleanHome::Image(home) => walk.nodes.push_slot(&anchor, node, home),
                 CleanHome::Changed => changed(&mut walk, (node, &anchor))?,
                 // It has no page and no image, and so no keys.
                 CleanHome::None => {}
@@ -294,7 +295,7 @@ impl Walk {
                 }
                 PageLook::Absent(home) => {
                     // Its image has landed since, and another page needed its place.
-                    self.nodes.push_slot(anchor, node, home.slot);
+                    self.nodes.push_slot(anchor, node, home);
                     return Ok(());
                 }
                 PageLook::Gone => return Ok(()),
@@ -322,12 +323,16 @@ impl Walk {
                 (Some(page), Ok(Some(PageCopy::Host(copy))))
             }
         };
+        let mut had = None;
         if let Some(page) = page {
-            let ticket = cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
+            let ticket = cache.give_back(node, page, |meta| {
+                had = meta.slot;
+                meta.wait_for(meta.changed_stamp)
+            });
             self.tickets.extend(ticket);
         }
         let copy = copied?.ok_or_else(|| Error::Io("no place in a queue of one".into()))?;
-        self.nodes.push_copy(anchor, node, copy);
+        self.nodes.push_copy(anchor, node, copy, had);
         Ok(())
     }
 }

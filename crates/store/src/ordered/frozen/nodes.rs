@@ -1,13 +1,13 @@
 //! The nodes of a range of keys at one moment: for each the key from which on it has the keys, and its page.
 //!
 //! ```text
-//! anchor 0 | anchor 1 | …       one behind the other, where they end, each node's id then, and the slot of its image, or that it is a copy
+//! anchor 0 | anchor 1 | …       one behind the other, where they end, each node's id then, and its image's slot and stamp, or that it is a copy
 //! copies:  number of a node ─► its page
 //! ```
 //! A page that equals its image is that image's slot. One that does not was copied.
 
 use super::copies::PageCopy;
-use crate::ordered::node_table::NodeId;
+use crate::ordered::node_table::{NodeHome, NodeId};
 use std::collections::BTreeMap;
 use tapetum_kernels::ordered::NODE_BYTES;
 
@@ -28,32 +28,35 @@ pub struct FrozenNodes {
     ends: Vec<u64>,
     ids: Vec<u32>,
     slots: Vec<u32>,
+    /// The stamps of images; of a copied node, the slot that it had, if any.
+    stamps: Vec<u64>,
     copies: BTreeMap<usize, PageCopy>,
 }
 
 impl FrozenNodes {
     /// Adds the next node, in the order of keys.
-    pub fn push_slot(&mut self, anchor: &[u8], node: NodeId, slot: u32) {
+    pub fn push_slot(&mut self, anchor: &[u8], node: NodeId, NodeHome { slot, stamp }: NodeHome) {
         debug_assert!(slot != NONE, "no slot has this number");
-        self.push(anchor, node, slot);
+        self.push(anchor, node, slot, stamp);
     }
 
-    /// As [`FrozenNodes::push_slot`], of a node whose page differs from its image.
-    pub fn push_copy(&mut self, anchor: &[u8], node: NodeId, page: PageCopy) {
+    /// As [`FrozenNodes::push_slot`], of a node whose page differs from its image, and the slot that it had, if any.
+    pub fn push_copy(&mut self, anchor: &[u8], node: NodeId, page: PageCopy, had: Option<u32>) {
         self.copies.insert(self.slots.len(), page);
-        self.push(anchor, node, NONE);
+        self.push(anchor, node, NONE, had.unwrap_or(NONE).into());
     }
 
     /// As [`FrozenNodes::push_slot`], of a node that is to be read from the cache.
     pub fn push_cached(&mut self, anchor: &[u8], node: NodeId) {
-        self.push(anchor, node, NONE);
+        self.push(anchor, node, NONE, NONE.into());
     }
 
-    fn push(&mut self, anchor: &[u8], node: NodeId, slot: u32) {
+    fn push(&mut self, anchor: &[u8], node: NodeId, slot: u32, stamp: u64) {
         self.anchors.extend_from_slice(anchor);
         self.ends.push(self.anchors.len() as u64);
         self.ids.push(node.0);
         self.slots.push(slot);
+        self.stamps.push(stamp);
     }
 
     pub fn len(&self) -> usize {
@@ -69,6 +72,16 @@ impl FrozenNodes {
             NONE => self.copies.get(&place).map_or(NodeAt::Cached, NodeAt::Copy),
             slot => NodeAt::Slot(slot),
         }
+    }
+
+    /// The stamp of a node's image, if the node is in a slot.
+    pub fn stamp(&self, place: usize) -> u64 {
+        self.stamps[place]
+    }
+
+    /// The slot that a copied node had.
+    pub fn slot_had(&self, place: usize) -> Option<u32> {
+        u32::try_from(self.stamps[place]).ok().filter(|slot| *slot != NONE)
     }
 
     /// The id that a node had: it may be another node's by now.
@@ -95,7 +108,7 @@ impl FrozenNodes {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        let index = self.anchors.capacity() + 8 * self.ends.capacity() + 8 * self.slots.capacity();
+        let index = self.anchors.capacity() + 8 * self.ends.capacity() + 16 * self.slots.capacity();
         index + self.copies.len() * (NODE_BYTES + 4 * size_of::<usize>())
     }
 }
@@ -108,9 +121,10 @@ mod tests {
     fn the_node_of_a_key_is_the_last_one_that_begins_before_it() {
         let mut nodes = FrozenNodes::default();
         assert_eq!(nodes.floor(b"a"), 0);
-        nodes.push_slot(b"", NodeId(0), 7);
-        nodes.push_copy(b"b", NodeId(1), PageCopy::Host(Box::new([1; NODE_BYTES])));
-        nodes.push_slot(b"ba", NodeId(2), 9);
+        nodes.push_slot(b"", NodeId(0), NodeHome { slot: 7, stamp: 70 });
+        nodes.push_copy(b"b", NodeId(1), PageCopy::Host(Box::new([1; NODE_BYTES])), Some(8));
+        nodes.push_slot(b"ba", NodeId(2), NodeHome { slot: 9, stamp: 1 << 40 });
+        assert_eq!((nodes.stamp(0), nodes.slot_had(1), nodes.stamp(2)), (70, Some(8), 1 << 40));
         let places: Vec<usize> = [&b""[..], b"a", b"b", b"b\0", b"ba", b"z"].map(|key| nodes.floor(key)).to_vec();
         assert_eq!(places, [0, 0, 1, 1, 2, 2]);
         assert_eq!([0, 1, 2].map(|place| nodes.anchor(place)), [&b""[..], b"b", b"ba"]);

@@ -151,6 +151,12 @@ impl GroupTable {
         self.rounds.get(&keyspace)
     }
 
+    /// The table as it is when everything written has landed: no group is open, and no round under way.
+    pub fn at_rest(&self) -> GroupTable {
+        let groups = self.groups.iter().map(|(first, group)| (*first, Group { open: false, ..*group })).collect();
+        GroupTable { groups, rounds: BTreeMap::new(), version_next: self.version_next }
+    }
+
     /// The lowest version that no group has had.
     pub fn version_next(&self) -> u64 {
         self.version_next

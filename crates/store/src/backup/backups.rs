@@ -1,0 +1,135 @@
+//! The backups of a depot: which there are, and which of them are believed.
+//!
+//! A generation is of one writer at a time ([`super::lease`]). When another takes over, it notes from which backup its own generation begins. A backup of
+//! an earlier generation that came after that one is of a writer that had lost its lease and did not know: it is not believed.
+
+use super::depot::Depot;
+use super::digest::Digest;
+use super::error::BackupError;
+use super::manifest::{BackupManifest, ManifestError, VERSION};
+use super::name::{self, BackupName};
+use tapetum_drive::fail_point;
+
+/// What the object `store` begins with, before the format's version.
+const HEAD: &str = "tapetum backups, format ";
+
+/// Makes the depot a store's, unless it is one.
+///
+/// # Errors
+/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`].
+pub fn claim(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
+    let object = format!("{HEAD}{VERSION}\nstore {store_id:016x}\n");
+    if owner(depot)?.is_none() {
+        depot.put_new(name::STORE, object.as_bytes())?;
+    }
+    match owner(depot)? {
+        Some(owner) if owner == store_id => Ok(()),
+        Some(_) => Err(BackupError::OtherStore { place: depot.place() }),
+        None => Err(BackupError::Foreign { place: depot.place() }),
+    }
+}
+
+/// The id of the store whose depot it is. `None`: nobody's yet.
+///
+/// # Errors
+/// [`BackupError::OtherFormat`]; [`BackupError::Foreign`] if something else is there.
+pub fn owner(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
+    let Some(bytes) = depot.get(name::STORE)? else { return Ok(None) };
+    let foreign = || BackupError::Foreign { place: depot.place() };
+    let text = String::from_utf8(bytes).map_err(|_| foreign())?;
+    let mut lines = text.lines();
+    let version = lines.next().and_then(|line| line.strip_prefix(HEAD)?.parse().ok()).ok_or_else(foreign)?;
+    if version != VERSION {
+        return Err(BackupError::OtherFormat { place: depot.place(), version });
+    }
+    let id = lines.next().and_then(|line| u64::from_str_radix(line.strip_prefix("store ")?, 16).ok());
+    id.map(Some).ok_or_else(foreign)
+}
+
+/// Where a generation began: with the backup of this generation and sequence before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GenerationStart {
+    pub generation: u64,
+    pub before: (u64, u64),
+}
+
+impl GenerationStart {
+    /// Notes that a generation begins.
+    pub fn put(&self, depot: &dyn Depot) -> Result<bool, BackupError> {
+        let text = format!("{} {}\n", self.before.0, self.before.1);
+        Ok(depot.put_new(&name::generation(self.generation), text.as_bytes())?)
+    }
+}
+
+/// All generations after the first, in their order.
+fn starts(depot: &dyn Depot) -> Result<Vec<GenerationStart>, BackupError> {
+    let mut starts = Vec::new();
+    for entry in depot.list(name::GENERATIONS)? {
+        let number = entry.name.rsplit('/').next().and_then(|number| number.parse().ok());
+        let text = depot.get(&entry.name)?.and_then(|bytes| String::from_utf8(bytes).ok());
+        let before = text.as_deref().and_then(|text| {
+            let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
+            Some((numbers.next()??, numbers.next()??))
+        });
+        let (Some(generation), Some(before)) = (number, before) else {
+            return Err(BackupError::Foreign { place: format!("{} in {}", entry.name, depot.place()) });
+        };
+        starts.push(GenerationStart { generation, before });
+    }
+    starts.sort_by_key(|start| start.generation);
+    Ok(starts)
+}
+
+/// The highest generation that has begun; the first is 1.
+pub fn generation_last(depot: &dyn Depot) -> Result<u64, BackupError> {
+    Ok(starts(depot)?.last().map_or(1, |start| start.generation))
+}
+
+/// All backups that are believed, the oldest first.
+pub fn list(depot: &dyn Depot) -> Result<Vec<BackupName>, BackupError> {
+    Ok(list_all(depot)?.into_iter().filter(|(_, is_believed)| *is_believed).map(|(name, _)| name).collect())
+}
+
+/// All backups, the oldest first, and whether each is believed.
+pub fn list_all(depot: &dyn Depot) -> Result<Vec<(BackupName, bool)>, BackupError> {
+    let entries = depot.list(name::BACKUPS)?;
+    // After the list: a backup that is of an older generation is seen as such if the later one had begun before.
+    let starts = starts(depot)?;
+    let is_believed = |name: &BackupName| {
+        let later = starts.iter().filter(|start| start.generation > name.generation);
+        later.clone().all(|start| (name.generation, name.sequence) <= start.before) || fail_point!(BackupBelieveOlder)
+    };
+    let mut names: Vec<BackupName> = entries.iter().filter_map(|entry| BackupName::parse(&entry.name)).collect();
+    names.sort();
+    Ok(names.into_iter().map(|name| (name, is_believed(&name))).collect())
+}
+
+/// The backup of this number, or the last one.
+///
+/// # Errors
+/// [`BackupError::NoBackups`], [`BackupError::Unknown`].
+pub fn find(depot: &dyn Depot, sequence: Option<u64>) -> Result<BackupName, BackupError> {
+    owner(depot)?.ok_or_else(|| BackupError::NoBackups { place: depot.place() })?;
+    let names = list(depot)?;
+    let last = names.last().ok_or_else(|| BackupError::NoBackups { place: depot.place() })?;
+    let Some(sequence) = sequence else { return Ok(*last) };
+    let found = names.iter().find(|name| name.sequence == sequence);
+    found.copied().ok_or_else(|| BackupError::Unknown { place: depot.place(), sequence })
+}
+
+/// Reads a backup's manifest.
+///
+/// # Errors
+/// [`BackupError::BadManifest`], [`BackupError::OtherFormat`].
+pub fn read(depot: &dyn Depot, name: &BackupName) -> Result<BackupManifest, BackupError> {
+    let bad = || BackupError::BadManifest { place: depot.place(), name: *name };
+    let bytes = depot.get(&name.object())?.ok_or_else(bad)?;
+    if Digest::of(&bytes) != name.digest {
+        return Err(bad());
+    }
+    match BackupManifest::parse(&bytes) {
+        Ok(manifest) => Ok(manifest),
+        Err(ManifestError::Version(version)) => Err(BackupError::OtherFormat { place: depot.place(), version }),
+        Err(ManifestError::NoManifest) => Err(bad()),
+    }
+}

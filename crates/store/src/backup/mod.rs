@@ -1,0 +1,39 @@
+//! Backups: one moment of a whole store, copied to a depot, and restored from there.
+//!
+//! ```text
+//!  depot:  store · packs/… (bytes of the drive) · backups/… (a manifest each) · generations/… · lease/…
+//!
+//!  create ─► freeze ─► what the last backup lacks ─► packs ─► manifest          restore ─► packs ─► drive, as after a crash at that moment
+//! ```
+//! `docs/decisions/backups.md` says why.
+
+mod backups;
+mod create;
+pub mod depot;
+mod digest;
+mod error;
+mod folder;
+mod manifest;
+mod name;
+mod pack;
+mod progress;
+mod prune;
+mod restore;
+mod task;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use backups::{find, list, list_all, owner, read};
+pub use create::{BackupOptions, BackupReport};
+pub use depot::{Depot, DepotError, ObjectEntry};
+pub use digest::Digest;
+pub use error::BackupError;
+pub use folder::FolderDepot;
+pub use manifest::BackupManifest;
+pub use name::BackupName;
+pub use progress::BackupProgress;
+pub use prune::{Pruned, prune};
+pub use restore::{LostParts, Restore, Restored, restore, superblock};
+pub use task::{BackupTask, restore_onto};
+pub use verify::{Verified, verify};

@@ -1,0 +1,97 @@
+//! Packs: objects in which the pieces of a backup lie one behind the other, named by their digests.
+
+use super::depot::Depot;
+use super::digest::Digest;
+use super::error::BackupError;
+use super::manifest::PackEntry;
+use super::name;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A pack ends before the piece that would make it longer.
+pub const PACK_BYTES_MAX: usize = 8 << 20;
+
+/// Writes packs, and lists them with those of earlier backups that are taken over.
+pub struct PackWriter {
+    depot: Arc<dyn Depot>,
+    /// All packs; the one that is being filled has its place already.
+    packs: Vec<PackEntry>,
+    /// Places of packs that were taken over, by their digests.
+    taken_over: HashMap<Digest, u32>,
+    open: Vec<u8>,
+    open_place: Option<u32>,
+    pub copied_bytes: u64,
+}
+
+impl PackWriter {
+    pub fn new(depot: Arc<dyn Depot>) -> PackWriter {
+        PackWriter {
+            depot,
+            packs: Vec::new(),
+            taken_over: HashMap::new(),
+            open: Vec::new(),
+            open_place: None,
+            copied_bytes: 0,
+        }
+    }
+
+    /// Adds bytes; returns their pack's place and where they are in it, and whether another pack was put for them.
+    pub fn add(&mut self, bytes: &[u8]) -> Result<(u32, u32), BackupError> {
+        if !self.open.is_empty() && self.open.len() + bytes.len() > PACK_BYTES_MAX {
+            self.end_pack()?;
+        }
+        let place = *self.open_place.get_or_insert_with(|| {
+            self.packs.push(PackEntry { digest: Digest::of(&[]), bytes: 0 });
+            self.packs.len() as u32 - 1
+        });
+        let offset = self.open.len() as u32;
+        self.open.extend_from_slice(bytes);
+        Ok((place, offset))
+    }
+
+    /// The place of a pack of an earlier backup.
+    pub fn take_over(&mut self, pack: PackEntry) -> u32 {
+        let packs = &mut self.packs;
+        *self.taken_over.entry(pack.digest).or_insert_with(|| {
+            packs.push(pack);
+            packs.len() as u32 - 1
+        })
+    }
+
+    /// Whether the next bytes of this length come into another pack.
+    pub fn is_full_for(&self, bytes: usize) -> bool {
+        !self.open.is_empty() && self.open.len() + bytes > PACK_BYTES_MAX
+    }
+
+    fn end_pack(&mut self) -> Result<(), BackupError> {
+        let Some(place) = self.open_place.take() else { return Ok(()) };
+        let pack = PackEntry { digest: Digest::of(&self.open), bytes: self.open.len() as u32 };
+        let name = name::pack(pack.digest);
+        if !self.depot.put_new(&name, &self.open)? {
+            // It is there already: what a backup that was cut short has left, or the same bytes once more.
+            let is_whole = self.depot.get(&name)?.is_some_and(|there| Digest::of(&there) == pack.digest);
+            if !is_whole {
+                self.depot.delete(&name)?;
+                self.depot.put_new(&name, &self.open)?;
+            }
+        }
+        self.packs[place as usize] = pack;
+        self.copied_bytes += u64::from(pack.bytes);
+        self.open.clear();
+        Ok(())
+    }
+
+    /// As [`PackWriter::end`], without putting it: a planted bug.
+    pub fn end_unput(mut self) -> (Vec<PackEntry>, u64) {
+        if let Some(place) = self.open_place.take() {
+            self.packs[place as usize] = PackEntry { digest: Digest::of(&self.open), bytes: self.open.len() as u32 };
+        }
+        (self.packs, self.copied_bytes)
+    }
+
+    /// Puts the last pack. Returns all of them.
+    pub fn end(mut self) -> Result<(Vec<PackEntry>, u64), BackupError> {
+        self.end_pack()?;
+        Ok((self.packs, self.copied_bytes))
+    }
+}

@@ -1,0 +1,170 @@
+//! Backups as callers make them: blocking, or step by step.
+
+use super::create::{BackupOptions, BackupReport, FREEZE_LASTS, copy};
+use super::depot::Depot;
+use super::error::BackupError;
+use super::manifest::BackupManifest;
+use super::name::BackupName;
+use super::progress::BackupProgress;
+use super::restore::{Restore, Restored, restore};
+use crate::api::store::Store;
+use crate::freeze::FreezeOptions;
+use crate::scan::{Freeze, FreezeTask};
+use std::sync::Arc;
+use std::time::Duration;
+use tapetum_base::error::Error;
+use tapetum_base::media::io::{Io, Task, poll_once, run};
+use tapetum_drive::{Drive, OfProcess, Purpose};
+
+const DEPTH: u32 = 16;
+/// How often a store is frozen once more because a node had no slot yet.
+const FREEZES_MAX: u32 = 50;
+/// How long a blocking call waits for the drive at once.
+const WAIT: Duration = Duration::from_millis(10);
+
+/// A backup that is being made, step by step. A step never waits for the drive, but for the depot. Dropping the task gives it up: what it put
+/// is taken over by the next one, or pruned.
+pub struct BackupTask {
+    store: Store,
+    io: Io,
+    depot: Arc<dyn Depot>,
+    options: BackupOptions,
+    progress: Arc<BackupProgress>,
+    stage: Stage,
+    freezes: u32,
+}
+
+enum Stage {
+    Freezing(FreezeTask),
+    Copying { _freeze: Freeze, copying: OfProcess<Task<Result<Option<BackupReport>, BackupError>>> },
+    Ended,
+}
+
+impl Store {
+    /// Makes a backup of the store as it is now.
+    ///
+    /// # Errors
+    /// See [`BackupError`]. What was put into the depot by then is no backup.
+    pub fn backup(
+        &self,
+        depot: &Arc<dyn Depot>,
+        options: &BackupOptions,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<BackupReport, BackupError> {
+        let mut task = self.begin_backup(depot, options)?;
+        loop {
+            if let Some(report) = task.step()? {
+                return Ok(report);
+            }
+            if !go_on(task.progress.bytes()) {
+                return Err(BackupError::Cancelled);
+            }
+            task.wait();
+        }
+    }
+
+    /// Begins a backup, for a caller that goes on step by step.
+    ///
+    /// # Errors
+    /// As [`Store::freeze`].
+    pub fn begin_backup(&self, depot: &Arc<dyn Depot>, options: &BackupOptions) -> Result<BackupTask, BackupError> {
+        self.refuse_forked()?;
+        let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+        Ok(BackupTask {
+            store: self.clone(),
+            io: Io::new(queue).of(Purpose::Other),
+            depot: depot.clone(),
+            options: options.clone(),
+            progress: Arc::default(),
+            stage: Stage::Freezing(freeze(self)?),
+            freezes: 1,
+        })
+    }
+}
+
+fn freeze(store: &Store) -> Result<FreezeTask, BackupError> {
+    let options = FreezeOptions { owner: "backup".into(), lasts: FREEZE_LASTS, ..FreezeOptions::default() };
+    Ok(store.begin_backup_freeze(&options)?)
+}
+
+impl BackupTask {
+    /// How far it is, for any thread, which may give it up as well.
+    pub fn progress(&self) -> &Arc<BackupProgress> {
+        &self.progress
+    }
+
+    /// Goes on as far as that is possible without waiting; the report, when it is made.
+    ///
+    /// # Errors
+    /// As [`Store::backup`].
+    ///
+    /// # Panics
+    /// When it is over.
+    pub fn step(&mut self) -> Result<Option<BackupReport>, BackupError> {
+        self.store.refuse_forked()?;
+        match &mut self.stage {
+            Stage::Freezing(freezing) => {
+                if let Some(freeze) = freezing.step()? {
+                    self.stage = self.copying(freeze);
+                }
+                Ok(None)
+            }
+            Stage::Copying { copying, .. } => {
+                self.io.pump();
+                match poll_once(copying) {
+                    None => self.store.hashed().refuse_stopped(&self.io).map(|()| None).map_err(BackupError::Store),
+                    Some(Ok(Some(report))) => {
+                        self.stage = Stage::Ended;
+                        Ok(Some(report))
+                    }
+                    Some(Ok(None)) if self.freezes < FREEZES_MAX => {
+                        self.freezes += 1;
+                        self.stage = Stage::Freezing(freeze(&self.store)?);
+                        Ok(None)
+                    }
+                    Some(Ok(None)) => Err(Error::FullFlash.into()),
+                    Some(Err(error)) => Err(error),
+                }
+            }
+            Stage::Ended => panic!("the backup is made"),
+        }
+    }
+
+    fn copying(&self, freeze: Freeze) -> Stage {
+        let (io, base, frozen) = (self.io.clone(), self.store.base().clone(), freeze.frozen_store().clone());
+        let (depot, options, progress) = (self.depot.clone(), self.options.clone(), self.progress.clone());
+        let copying: Task<_> =
+            Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &progress).await });
+        Stage::Copying { _freeze: freeze, copying: OfProcess::new(copying) }
+    }
+
+    /// Waits until a step may get on, for a short while.
+    fn wait(&self) {
+        if self.io.gave_way() {
+            return;
+        }
+        match self.io.in_flight() {
+            0 => self.store.drive().env().rest(),
+            _ => self.io.wait(WAIT),
+        }
+    }
+}
+
+/// Puts a backup onto a blank drive. `crashed` says that the drive answers no more.
+///
+/// # Errors
+/// See [`BackupError`]. The drive holds no store then.
+pub fn restore_onto(
+    drive: &Drive,
+    depot: &dyn Depot,
+    backup: (&BackupName, &BackupManifest),
+    how: Restore,
+    progress: &BackupProgress,
+    crashed: impl Fn() -> bool,
+) -> Result<Restored, BackupError> {
+    let queue = drive.queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+    let io = Io::new(queue).of(Purpose::Other);
+    let restoring = restore((drive, &io), depot, backup, how, progress);
+    let stopped = || Error::Io("the drive stopped answering".into());
+    run(&io, restoring, crashed).ok_or_else(stopped)?
+}

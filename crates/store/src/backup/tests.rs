@@ -1,0 +1,110 @@
+//! Backups of stores of both engines in memory, restored onto other drives.
+
+use super::*;
+use crate::api::store::Store;
+use crate::folder::Folder;
+use crate::KeyspaceKind;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tapetum_base::options::StoreOptions;
+use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+
+const CAPACITY_BYTES: u64 = 32 << 20;
+
+struct Bench {
+    folder: Folder,
+    store: Store,
+    depot: Arc<dyn Depot>,
+}
+
+type Items = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
+fn options() -> StoreOptions {
+    StoreOptions { segment_bytes: 256 << 10, partition_bits: 2, ..StoreOptions::new(CAPACITY_BYTES, 32 << 20) }
+}
+
+fn blank_drive() -> Drive {
+    let local = LocalMemory::new(options().local_memory_bytes() as usize).unwrap();
+    Drive::new(Arc::new(MemoryFlash::new(CAPACITY_BYTES)), local, programs::built_in(), Env::system())
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let drive = blank_drive();
+        Store::create_on(&drive, &options()).unwrap();
+        let store = Store::open_on(&drive, &options()).unwrap();
+        for (name, kind) in [("hashed", KeyspaceKind::Hashed), ("ordered", KeyspaceKind::Ordered)] {
+            store.create_keyspace_of(name, kind).unwrap();
+        }
+        let folder = Folder::new(name);
+        let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(&folder).unwrap());
+        Bench { folder, store, depot }
+    }
+
+    fn put(&self, keyspace: &str, number: u32, bytes: usize) {
+        let value: Vec<u8> = (0..bytes).map(|at| (at as u32 * 7 + number * 13 + (at as u32 >> 8)) as u8).collect();
+        self.store.keyspace(keyspace).unwrap().put(format!("key {number:05}").as_bytes(), &value).unwrap();
+    }
+
+    fn backup(&self) -> BackupReport {
+        self.store.backup(&self.depot, &BackupOptions { generation: 1, anew: false }, &mut |_| true).unwrap()
+    }
+
+    fn restored(&self, sequence: Option<u64>) -> Store {
+        let name = find(&*self.depot, sequence).unwrap();
+        let manifest = read(&*self.depot, &name).unwrap();
+        let drive = blank_drive();
+        let backup = (&name, &manifest);
+        restore_onto(&drive, &*self.depot, backup, Restore::Whole, &BackupProgress::default(), || false).unwrap();
+        let store = Store::open_on(&drive, &options()).unwrap();
+        let report = crate::check(&store).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        store
+    }
+}
+
+fn items(store: &Store) -> Items {
+    let mut items = Items::new();
+    let freeze = store.freeze(&crate::FreezeOptions::default()).unwrap();
+    for keyspace in freeze.keyspaces() {
+        for item in keyspace.items(b"").unwrap() {
+            let (key, item) = item.unwrap();
+            items.insert((keyspace.entry().name.clone(), key), item.value);
+        }
+    }
+    items
+}
+
+#[test]
+fn a_restored_store_has_what_the_store_had_at_the_backups_moment() {
+    let bench = Bench::new("backup-moment");
+    for number in 0..3000 {
+        bench.put("hashed", number, 40 + number as usize % 900);
+        bench.put("ordered", number, 30 + number as usize % 500);
+    }
+    // Large values: of extents of their own, and of extensions.
+    for number in 0..6 {
+        bench.put("hashed", 9000 + number, 100_000 + number as usize);
+        bench.put("ordered", 9000 + number, 5_000 << number);
+    }
+    for number in (0..3000).step_by(7) {
+        let key = format!("key {number:05}");
+        assert!(bench.store.keyspace("hashed").unwrap().delete(key.as_bytes()).unwrap());
+        assert!(bench.store.keyspace("ordered").unwrap().delete(key.as_bytes()).unwrap());
+    }
+    let had = items(&bench.store);
+    let first = bench.backup();
+    assert_eq!((first.name.sequence, first.keyspaces), (1, 3));
+    for number in 0..500 {
+        bench.put("hashed", number, 77);
+        bench.put("ordered", number, 77);
+    }
+    let has = items(&bench.store);
+    let second = bench.backup();
+    assert!(second.copied_bytes < first.copied_bytes / 2, "{} after {}", second.copied_bytes, first.copied_bytes);
+    assert_eq!(items(&bench.restored(Some(1))), had);
+    assert_eq!(items(&bench.restored(None)), has);
+    assert_eq!(list(&*bench.depot).unwrap().len(), 2);
+    assert_eq!(verify(&*bench.depot, &list(&*bench.depot).unwrap(), &mut || true).unwrap().backups, 2);
+    drop(bench.folder);
+}
