@@ -39,6 +39,17 @@ pub enum Reply {
     /// What the stages of pipelines have done since the store was opened.
     Stages(Vec<StageRow>),
     Freezes(Vec<FreezeRow>),
+    BackedUp(BackupRow),
+}
+
+/// A backup that was made: see [`tapetum::backup::BackupReport`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupRow {
+    pub number: u64,
+    pub generation: u64,
+    pub keyspaces: u64,
+    pub drive_bytes: u64,
+    pub copied_bytes: u64,
 }
 
 /// What became of an item that was to be stored.

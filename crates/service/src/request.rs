@@ -121,6 +121,13 @@ pub enum Request {
     ReleaseFreeze {
         id: u64,
     },
+    /// Makes a backup in a folder of the machine on which the store is open. Answered with [`crate::reply::Reply::Progress`], in bytes, now and
+    /// then, and [`crate::reply::Reply::BackedUp`].
+    Backup {
+        folder: String,
+        /// Takes nothing over from earlier backups.
+        anew: bool,
+    },
     /// The store's figures, and the number of items of each keyspace.
     Figures,
     /// Reads what is on flash and looks at its checksums; of a store that is not served, at all that ties it together as well. Answered with figures,
@@ -303,7 +310,7 @@ impl Request {
             | Request::Freezes
             | Request::RenewFreeze { .. }
             | Request::ReleaseFreeze { .. } => (Role::Read, None),
-            Request::Grow { .. } | Request::ResizeMemory { .. } => (Role::Admin, None),
+            Request::Grow { .. } | Request::ResizeMemory { .. } | Request::Backup { .. } => (Role::Admin, None),
         }
     }
 }

@@ -65,7 +65,9 @@ pub use hashed::large::ValueLimits;
 pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
-pub use opening::{NewStore, OpenError, OpenNote, Options, Place, inspect_at, lock, store_bytes};
+pub use opening::{
+    NewStore, OpenError, OpenNote, Options, Place, RestoreError, inspect_at, lock, restore_at, store_bytes,
+};
 pub use scan::{
     Freeze, FreezeTask, FrozenBlocks, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, ItemsTask,
     QueryError, QueryReport, QuerySide, QueryTask, ReadKeyspace, SnapshotItems,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
+use crate::cli::backup_arguments::BackupCommand;
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::freeze_arguments::{FreezeArguments, FreezeCommand};
 use crate::cli::generate_arguments::GenerateCommand;
@@ -199,6 +200,9 @@ pub enum Command {
     /// Make, list, renew and release freezes: moments of a served store that stay
     #[command(subcommand)]
     Freeze(FreezeCommand),
+    /// Make, list, verify, restore and prune backups of a store
+    #[command(subcommand)]
+    Backup(BackupCommand),
     /// Give a store more flash, or a running server more or less memory
     Resize(ResizeArguments),
     /// Test every checksum and invariant of a store that no server has open

@@ -11,6 +11,7 @@ use tapetum_service::{duration, size};
 use super::commands::{Outcome, tell};
 use super::freeze_arguments::FreezeCommand;
 use super::reach::Reached;
+use super::table::table;
 use crate::cli::arguments::{PlaceArguments, StoreArguments};
 
 pub fn run(command: FreezeCommand) -> Outcome {
@@ -70,15 +71,7 @@ fn list(rows: &[FreezeRow], json: bool) -> String {
     if json {
         return format!("{:#}\n", Value::from_iter(rows.iter().map(described)));
     }
-    let names = ["id", "owner", "age", "left", "keyspaces", "flash", "memory", "pause"].map(str::to_owned);
-    let lines: Vec<[String; 8]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let line = |cells: &[String; 8]| {
-        let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    if rows.is_empty() { String::new() } else { lines.iter().map(line).collect() }
+    table(["id", "owner", "age", "left", "keyspaces", "flash", "memory", "pause"], rows.iter().map(cells))
 }
 
 fn cells(freeze: &FreezeRow) -> [String; 8] {

@@ -1,6 +1,8 @@
 //! The command line: its words ([`arguments`]), and what each command does ([`commands`], `serve`).
 
 pub mod arguments;
+pub mod backup_arguments;
+mod backups;
 pub mod commands;
 pub mod fields_arguments;
 pub mod freeze_arguments;
@@ -27,3 +29,5 @@ pub mod repair_arguments;
 mod scan_arguments;
 mod serve;
 pub mod serve_arguments;
+mod table;
+mod times;

@@ -2,6 +2,7 @@
 //!
 //! Threads: the caller's. Work that takes long asks now and then whether anybody waits for it.
 
+mod backups;
 mod check;
 mod costs;
 mod freezes;
@@ -121,6 +122,7 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::Freezes => freezes::list(open, caller),
         Request::RenewFreeze { id, lasts_ms } => freezes::renew(open, id, lasts_ms, caller),
         Request::ReleaseFreeze { id } => freezes::release(open, id),
+        Request::Backup { folder, anew } => backups::create(open, &folder, anew, caller),
         Request::Figures => figures(open, caller),
         Request::Check => check::run(open, caller),
         Request::Inspect => {

@@ -81,23 +81,34 @@ struct Before {
 
 impl Before {
     /// The parts of the last backup from which some may be taken over.
+    /// # Errors
+    /// [`BackupError::OtherHistory`].
     fn find(depot: &dyn Depot, image: &StoreImage, options: &BackupOptions) -> Result<Before, BackupError> {
-        if options.anew {
-            return Ok(Before::default());
-        }
         let history = image.clients.marks.history;
         for name in backups::list(depot)?.iter().rev() {
+            if history.id != 0 && history.parent == name.parent() {
+                let manifest = backups::read(depot, name);
+                return manifest.map_or(Ok(Before::default()), |manifest| Before::of(depot, image, manifest, options));
+            }
             // One that cannot be read is no reason to have no further backup.
             let Ok(manifest) = backups::read(depot, name) else { continue };
-            let is_parent = history.id != 0 && name.digest.0[..16] == history.parent;
-            if manifest.history == history || is_parent {
-                return Before::of(depot, image, manifest);
+            if manifest.history != history {
+                return Err(BackupError::OtherHistory { place: depot.place() });
             }
+            return Before::of(depot, image, manifest, options);
         }
         Ok(Before::default())
     }
 
-    fn of(depot: &dyn Depot, image: &StoreImage, manifest: BackupManifest) -> Result<Before, BackupError> {
+    fn of(
+        depot: &dyn Depot,
+        image: &StoreImage,
+        manifest: BackupManifest,
+        options: &BackupOptions,
+    ) -> Result<Before, BackupError> {
+        if options.anew {
+            return Ok(Before::default());
+        }
         let there: BTreeSet<(String, u64)> =
             depot.list(name::PACKS)?.into_iter().map(|entry| (entry.name, entry.bytes)).collect();
         let is_there = |pack: u32| {
@@ -199,7 +210,7 @@ pub async fn copy(
         stamp: frozen.stamp(),
         capacity_bytes: image.superblock.capacity_bytes,
         copied_bytes,
-        superblock: image.superblock.encode(),
+        superblock: without_padding(image.superblock.encode()),
         keyspaces: frozen.keyspaces().iter().map(|(keyspace, _)| keyspace.name.clone()).collect(),
         packs,
         parts,
@@ -219,6 +230,12 @@ pub async fn copy(
         drive_bytes: manifest.drive_bytes(),
         copied_bytes: copied_bytes + bytes.len() as u64,
     }))
+}
+
+/// A superblock without the zeros behind its fields.
+fn without_padding(mut superblock: Vec<u8>) -> Vec<u8> {
+    superblock.truncate(superblock.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    superblock
 }
 
 /// What pages of the usual kind take of extents: ranges of flash, neighbours together.
@@ -358,8 +375,7 @@ impl Copier<'_> {
         for state in image.clients.of::<Catalog>().segments.values() {
             let segment = &state.descriptor;
             let key = PartKey::Segment { number: segment.number.into(), version: segment.version };
-            let mut all =
-                ranges(geometry, &segment.data_extents, segment.data_pages, segment.data_page_size.bytes());
+            let mut all = ranges(geometry, &segment.data_extents, segment.data_pages, segment.data_page_size.bytes());
             let key_pages = segment.key_pages + segment.fence_pages;
             all.extend(ranges(geometry, &segment.key_extents, key_pages, data_page::PAGE_BYTES));
             self.part(key, &all).await?;
@@ -382,7 +398,9 @@ impl Copier<'_> {
         of_segments.for_each(|large| add(large.stamp, &large.runs));
         for (stamp, reference) in self.frozen.large_in_buffers() {
             let reference = Reference::parse(&reference).map_err(|_| {
-                BackupError::BadSource("a record in a write buffer names a large value in a way that makes no sense".into())
+                BackupError::BadSource(
+                    "a record in a write buffer names a large value in a way that makes no sense".into(),
+                )
             })?;
             add(stamp, &reference.runs);
         }

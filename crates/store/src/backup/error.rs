@@ -26,6 +26,10 @@ pub enum BackupError {
     OtherStore {
         place: String,
     },
+    /// The last backup is of a store that went another way than this one: a standby was promoted, or an older backup restored.
+    OtherHistory {
+        place: String,
+    },
     /// The depot holds something else.
     Foreign {
         place: String,
@@ -107,6 +111,11 @@ impl fmt::Display for BackupError {
             BackupError::OtherStore { place } => {
                 write!(f, "{place} has backups of another store: give each store a place of its own")
             }
+            BackupError::OtherHistory { place } => write!(
+                f,
+                "the last backup at {place} is not of this store's past: a standby was promoted since, or this store was restored from an \
+                 older backup; give another folder, or let this store be the one that counts: `tapetum promote {place} --force`"
+            ),
             BackupError::Foreign { place } => {
                 write!(f, "{place} holds other things and no backups: give an empty or new folder; nothing was written")
             }

@@ -173,7 +173,10 @@ mod tests {
         assert_eq!((depot.get("packs/ab"), depot.get("packs/cd")), (Ok(Some(b"one".into())), Ok(None)));
         depot.clean().unwrap();
         assert!(!depot.path("packs/.unfinished-7").exists());
-        assert_eq!((depot.delete("packs/ab"), depot.delete("packs/ab"), depot.list("packs")), (Ok(()), Ok(()), Ok(vec![])));
+        assert_eq!(
+            (depot.delete("packs/ab"), depot.delete("packs/ab"), depot.list("packs")),
+            (Ok(()), Ok(()), Ok(vec![]))
+        );
     }
 
     #[test]

@@ -41,7 +41,8 @@ impl LeaseRecord {
     fn encode(&self) -> Vec<u8> {
         let LeaseRecord { generation, holder, lasts_ms, is_released, by } = self;
         let state = if *is_released { "released" } else { "held" };
-        format!("generation {generation}\nholder {holder:016x}\nlasts {lasts_ms}\nstate {state}\nby {by}\n").into_bytes()
+        format!("generation {generation}\nholder {holder:016x}\nlasts {lasts_ms}\nstate {state}\nby {by}\n")
+            .into_bytes()
     }
 
     fn parse(bytes: &[u8]) -> Option<LeaseRecord> {

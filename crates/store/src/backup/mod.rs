@@ -13,6 +13,7 @@ pub mod depot;
 mod digest;
 mod error;
 mod folder;
+pub mod lease;
 mod manifest;
 mod name;
 mod pack;

@@ -30,6 +30,11 @@ impl BackupName {
         format!("{BACKUPS}/{generation:08}-{sequence:012}-{digest}")
     }
 
+    /// How the history of a store names it that begins with it.
+    pub fn parent(&self) -> [u8; 16] {
+        std::array::from_fn(|at| self.digest.0[at])
+    }
+
     pub fn parse(object: &str) -> Option<BackupName> {
         let mut parts = object.strip_prefix(BACKUPS)?.strip_prefix('/')?.splitn(3, '-');
         let mut number = || parts.next()?.parse().ok();

@@ -21,6 +21,7 @@ use tapetum_base::manifest::Manifest;
 use tapetum_base::manifest::base_marks::History;
 use tapetum_base::manifest::client::ManifestClients;
 use tapetum_base::manifest::items::FrameItems;
+use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
 use tapetum_base::media::io::Io;
 use tapetum_base::media::superblock::Superblock;
 use tapetum_base::media::transfer::Transfer;
@@ -64,7 +65,9 @@ pub struct LostParts {
 
 /// The superblock of the store that a backup is of.
 pub fn superblock(manifest: &BackupManifest) -> Result<Superblock, Error> {
-    let copies = [&manifest.superblock[..], &manifest.superblock[..]].concat();
+    let mut copy = manifest.superblock.clone();
+    copy.resize(SUPERBLOCK_BYTES as usize, 0);
+    let copies = [&copy[..], &copy[..]].concat();
     Ok(Superblock::read(&copies, manifest.capacity_bytes)?.superblock)
 }
 
@@ -101,9 +104,11 @@ pub async fn restore(
             progress.count(u64::from(length));
         }
     }
-    let is_state_whole = manifest.parts.iter().filter(|part| part.key == PartKey::State).all(|part| {
-        (0..part.pieces.len()).all(|place| state.contains_key(&place)) && !part.pieces.is_empty()
-    });
+    let is_state_whole = manifest
+        .parts
+        .iter()
+        .filter(|part| part.key == PartKey::State)
+        .all(|part| (0..part.pieces.len()).all(|place| state.contains_key(&place)) && !part.pieces.is_empty());
     if !lacking.is_empty() && (how != Restore::Partial || !is_state_whole) {
         return Err(BackupError::Damaged { place: depot.place(), name: *name, packs: lacking });
     }
@@ -126,9 +131,7 @@ pub async fn restore(
 
 /// The history of a store that begins with a backup.
 fn descendant(drive: &Drive, name: &BackupName) -> History {
-    let mut parent = [0; 16];
-    parent.copy_from_slice(&name.digest.0[..16]);
-    History { id: drive.env().random_u64().max(1), parent }
+    History { id: drive.env().random_u64().max(1), parent: name.parent() }
 }
 
 impl LostParts {

@@ -133,8 +133,7 @@ impl BackupTask {
     fn copying(&self, freeze: Freeze) -> Stage {
         let (io, base, frozen) = (self.io.clone(), self.store.base().clone(), freeze.frozen_store().clone());
         let (depot, options, progress) = (self.depot.clone(), self.options.clone(), self.progress.clone());
-        let copying: Task<_> =
-            Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &progress).await });
+        let copying: Task<_> = Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &progress).await });
         Stage::Copying { _freeze: freeze, copying: OfProcess::new(copying) }
     }
 

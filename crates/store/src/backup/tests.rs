@@ -1,9 +1,9 @@
 //! Backups of stores of both engines in memory, restored onto other drives.
 
 use super::*;
+use crate::KeyspaceKind;
 use crate::api::store::Store;
 use crate::folder::Folder;
-use crate::KeyspaceKind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tapetum_base::options::StoreOptions;

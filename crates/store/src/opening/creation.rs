@@ -26,6 +26,25 @@ pub(super) fn create_file(
 ) -> Result<Option<Arc<dyn Flash>>, OpenError> {
     let path = &place.path();
     options.check_new().map_err(OpenError::store(path))?;
+    let made = make_file(
+        place,
+        env,
+        |path| Ok(store_bytes(capacity(path, options)?)),
+        |flash| create_on(flash, path, options, env).map(|()| Arc::clone(flash)),
+    )?;
+    let Some(flash) = made else { return Ok(None) };
+    note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: false });
+    Ok(Some(flash))
+}
+
+/// As [`create_file`], of so many bytes, with what `make` puts there.
+pub(super) fn make_file<T, E: From<OpenError>>(
+    place: &Place,
+    env: &Env,
+    capacity_bytes: impl FnOnce(&Path) -> Result<u64, OpenError>,
+    make: impl FnOnce(&Arc<dyn Flash>) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let path = &place.path();
     let is_alone = match place {
         Place::Directory(directory) => {
             place::make_directory(directory)?;
@@ -34,12 +53,12 @@ pub(super) fn create_file(
         Place::Drive(_) => {
             let folder = unfinished::folder_of(path);
             if !folder.is_dir() {
-                return Err(OpenError::flash(FlashError::NotFound { path: folder.into() }));
+                return Err(OpenError::flash(FlashError::NotFound { path: folder.into() }).into());
             }
             false
         }
     };
-    let capacity_bytes = store_bytes(capacity(path, options)?);
+    let capacity_bytes = capacity_bytes(path)?;
     let unfinished = unfinished::path_of(path);
     let head = if is_alone { Vec::new() } else { head_of_ours(&unfinished, env)? };
     let claim = when_free(|| FileClaim::take(&unfinished, 0o600)).map_err(|error| match error {
@@ -51,24 +70,26 @@ pub(super) fn create_file(
         return Ok(None);
     }
     if !is_alone && !place::is_empty_or(&head, &place::head_of(claim.file(), &unfinished)?) {
-        return Err(OpenError::ForeignUnfinished { path: unfinished });
+        return Err(OpenError::ForeignUnfinished { path: unfinished }.into());
     }
     let flash = FileFlash::create_in(claim, capacity_bytes, IoEngine::Auto, env).map_err(OpenError::flash)?;
     let flash = Arc::new(flash);
-    let made = create_on(&(Arc::clone(&flash) as Arc<dyn Flash>), path, options, env);
-    let durable = made
-        .and_then(|()| unfinished::sync_folders_of(path).map_err(OpenError::io(path, "make durable the folders of")));
-    let named = durable.and_then(|()| flash.rename(path).map_err(OpenError::flash));
-    if let Err(error) = named {
-        // The file means nothing. If it stays, the next creation overwrites it.
-        let _ = fs::remove_file(&unfinished);
-        return Err(match error {
-            OpenError::Flash(FlashError::AlreadyExists { path }) => OpenError::NameTaken { path },
-            other => other,
-        });
+    let made = make(&(Arc::clone(&flash) as Arc<dyn Flash>)).and_then(|made| {
+        unfinished::sync_folders_of(path).map_err(OpenError::io(path, "make durable the folders of"))?;
+        flash.rename(path).map_err(|error| match error {
+            FlashError::AlreadyExists { path } => OpenError::NameTaken { path },
+            error => OpenError::flash(error),
+        })?;
+        Ok(made)
+    });
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(error) => {
+            // The file means nothing. If it stays, the next creation overwrites it.
+            let _ = fs::remove_file(&unfinished);
+            Err(error)
+        }
     }
-    note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: false });
-    Ok(Some(flash))
 }
 
 /// Makes the store on all of a blank device, or on as much of it as is asked for.

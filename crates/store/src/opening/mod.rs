@@ -10,12 +10,14 @@
 mod creation;
 mod error;
 mod place;
+mod restoring;
 mod store_at_path;
 #[cfg(test)]
 mod tests;
 
 pub use error::OpenError;
 pub use place::Place;
+pub use restoring::{RestoreError, restore_at};
 
 use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;

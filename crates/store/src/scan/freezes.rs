@@ -97,7 +97,8 @@ impl Store {
         let io = Io::new(queue).of(Purpose::Scan);
         let (hashed, ordered, list) = (self.hashed().clone(), self.ordered().clone(), self.freezes_list().clone());
         let (of_task, options) = (io.clone(), options.clone());
-        let taking = Box::pin(async move { FrozenStore::take((&hashed, &ordered), &list, &of_task, &options, image).await });
+        let taking =
+            Box::pin(async move { FrozenStore::take((&hashed, &ordered), &list, &of_task, &options, image).await });
         let (place, taking) = (OfProcess::new(Some(place)), OfProcess::new(taking as Task<_>));
         Ok(FreezeTask { store: self.clone(), place, io, taking })
     }

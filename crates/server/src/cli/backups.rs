@@ -1,0 +1,159 @@
+//! `tapetum backup`: makes, lists, verifies, restores and prunes backups.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tapetum::backup::{
+    self, BackupManifest, BackupName, BackupProgress, Depot, FolderDepot, LostParts, Restore, Restored,
+};
+use tapetum::{Place, restore_at};
+use tapetum_service::backups::HeldLease;
+use tapetum_service::reply::{BackupRow, Reply};
+use tapetum_service::request::Request;
+use tapetum_service::service::Access;
+use tapetum_service::size;
+
+use super::backup_arguments::BackupCommand;
+use super::commands::{Outcome, offline_options, print, tell};
+use super::reach::Reached;
+use super::table::table;
+use super::times::unix_time;
+use crate::cli::arguments::StoreArguments;
+
+pub fn run(command: BackupCommand) -> Outcome {
+    match command {
+        BackupCommand::Create { folder, anew, store } => create(folder, anew, &store),
+        BackupCommand::List { folder, json } => list(&folder, json),
+        BackupCommand::Verify { folder, number } => verify(&folder, number),
+        BackupCommand::Restore { folder, into, number, partial } => restore(&folder, &into, number, partial),
+        BackupCommand::Prune { folder, keep } => prune(&folder, keep),
+    }
+}
+
+fn create(folder: PathBuf, anew: bool, store: &StoreArguments) -> Outcome {
+    // A server has another working directory.
+    let folder = std::path::absolute(folder)?;
+    let folder = folder.to_str().ok_or("the folder of backups has a name that is no text: give another")?.to_owned();
+    let mut reached = Reached::new(store, &offline_options(store), Access::Write)?;
+    let made = reached.gather(Request::Backup { folder, anew });
+    match reached.close(made)?.pop() {
+        Some(Reply::BackedUp(made)) => print(created(&made).as_bytes()),
+        _ => Err("no backup was told".into()),
+    }
+}
+
+fn created(made: &BackupRow) -> String {
+    let BackupRow { number, keyspaces, drive_bytes, copied_bytes, .. } = *made;
+    let shown = if keyspaces == 1 { "1 keyspace".to_owned() } else { format!("{keyspaces} keyspaces") };
+    let (has, copied) = (size::shown(drive_bytes), size::shown(copied_bytes));
+    format!("backup {number} has {shown} in {has}, of which {copied} were copied\n")
+}
+
+fn opened(folder: &Path) -> Result<Arc<dyn Depot>, Box<dyn Error>> {
+    Ok(Arc::new(FolderDepot::open(folder)?))
+}
+
+fn list(folder: &Path, json: bool) -> Outcome {
+    let depot = opened(folder)?;
+    let names = backup::list_all(&*depot)?;
+    if names.is_empty() {
+        backup::find(&*depot, None)?;
+    }
+    let read = names.iter().map(|(name, is_believed)| (name, *is_believed, backup::read(&*depot, name).ok()));
+    let read: Vec<_> = read.collect();
+    if json {
+        let described =
+            read.iter().map(|(name, is_believed, manifest)| described(name, *is_believed, manifest.as_ref()));
+        return print(format!("{:#}\n", Value::from_iter(described)).as_bytes());
+    }
+    let rows = read.iter().map(|(name, is_believed, manifest)| cells(name, *is_believed, manifest.as_ref()));
+    print(table(["number", "generation", "moment", "keyspaces", "bytes", "copied", "state"], rows).as_bytes())
+}
+
+fn state(is_believed: bool, manifest: Option<&BackupManifest>) -> &'static str {
+    match (is_believed, manifest) {
+        (false, _) => "not believed",
+        (true, None) => "unreadable",
+        (true, Some(_)) => "whole",
+    }
+}
+
+fn cells(name: &BackupName, is_believed: bool, manifest: Option<&BackupManifest>) -> [String; 7] {
+    let told = |tell: fn(&BackupManifest) -> String| manifest.map_or("-".into(), tell);
+    [
+        name.sequence.to_string(),
+        name.generation.to_string(),
+        told(|manifest| unix_time(manifest.moment_unix_ms)),
+        told(|manifest| manifest.keyspaces.len().to_string()),
+        told(|manifest| size::shown(manifest.drive_bytes())),
+        told(|manifest| size::shown(manifest.copied_bytes)),
+        state(is_believed, manifest).into(),
+    ]
+}
+
+fn described(name: &BackupName, is_believed: bool, manifest: Option<&BackupManifest>) -> Value {
+    json!({
+        "number": name.sequence,
+        "generation": name.generation,
+        "digest": name.digest.to_string(),
+        "state": state(is_believed, manifest),
+        "moment_unix_ms": manifest.map(|manifest| manifest.moment_unix_ms),
+        "stamp": manifest.map(|manifest| manifest.stamp),
+        "keyspaces": manifest.map(|manifest| &manifest.keyspaces),
+        "capacity_bytes": manifest.map(|manifest| manifest.capacity_bytes),
+        "drive_bytes": manifest.map(BackupManifest::drive_bytes),
+        "copied_bytes": manifest.map(|manifest| manifest.copied_bytes),
+    })
+}
+
+fn verify(folder: &Path, number: Option<u64>) -> Outcome {
+    let depot = opened(folder)?;
+    let last = backup::find(&*depot, number)?;
+    let names = if number.is_some() { vec![last] } else { backup::list(&*depot)? };
+    let verified = backup::verify(&*depot, &names, &mut || true)?;
+    let backups =
+        if verified.backups == 1 { "1 backup is".into() } else { format!("{} backups are", verified.backups) };
+    print(format!("{backups} whole: {} packs, {}\n", verified.packs, size::shown(verified.bytes)).as_bytes())
+}
+
+fn restore(folder: &Path, into: &Path, number: Option<u64>, partial: bool) -> Outcome {
+    let depot = opened(folder)?;
+    let name = backup::find(&*depot, number)?;
+    let manifest = backup::read(&*depot, &name)?;
+    // A path that is not there is a directory, unless it looks like a file.
+    let place = match into.extension() {
+        Some(_) => Place::Drive(into.into()),
+        None => Place::at(into),
+    };
+    let how = if partial { Restore::Partial } else { Restore::Whole };
+    let restored = restore_at(&place, &*depot, (&name, &manifest), how, &BackupProgress::default())?;
+    let Restored { moment_unix_ms, drive_bytes, lacking, lost, .. } = restored;
+    let (moment, bytes, path) = (unix_time(moment_unix_ms), size::shown(drive_bytes), place.path());
+    print(format!("{} is the store as of {moment}: {bytes} of backup {}\n", path.display(), name.sequence).as_bytes())?;
+    if !lacking.is_empty() {
+        tell(&lacked(&lost, lacking.len(), &path));
+    }
+    Ok(())
+}
+
+fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
+    let LostParts { log, segments, large_values, nodes, extensions } = lost;
+    format!(
+        "{packs} packs are gone, cut or rotten; with them parts of {segments} segments, {large_values} large values, {nodes} nodes, \
+         {extensions} extensions and {log} parts of the log: run `tapetum repair` on {}, which says what is lost",
+        path.display()
+    )
+}
+
+fn prune(folder: &Path, keep: u32) -> Outcome {
+    let depot = opened(folder)?;
+    backup::find(&*depot, None)?;
+    let lease = HeldLease::take(&depot, "tapetum backup prune", &mut || true)?;
+    let pruned = backup::prune(&*depot, keep as usize);
+    lease.release();
+    let backup::Pruned { backups, packs, bytes } = pruned?;
+    let gone = if backups == 1 { "1 backup was".into() } else { format!("{backups} backups were") };
+    print(format!("{gone} removed, and {packs} packs of {}\n", size::shown(bytes)).as_bytes())
+}
