@@ -54,6 +54,10 @@ impl ServingStore for ServedStore {
         self.slot.store()
     }
 
+    fn is_fenced(&self) -> bool {
+        self.slot.is_fenced()
+    }
+
     fn resize_memory(&self, store: &tapetum::Store, memory_bytes: u64) -> Result<(), tapetum::Error> {
         self.memory.resize(store, memory_bytes)
     }

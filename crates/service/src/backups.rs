@@ -12,7 +12,7 @@ use tapetum::backup::{BackupError, Depot};
 use tapetum_drive::Env;
 
 /// How long the lease of a command lasts: a command that was killed keeps others waiting for so long.
-const LASTS_MS: u64 = 10_000;
+pub const LASTS_MS: u64 = 10_000;
 /// How often a lease that another holds is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -22,63 +22,36 @@ pub fn described(command: &str) -> String {
     format!("{command} (process {} on {})", std::process::id(), host.trim())
 }
 
-/// A lease that is renewed as work goes on.
-pub struct HeldLease {
-    lease: Lease,
-    env: Env,
-    renew_ms: u64,
+/// Takes the lease of a depot. One whose holder was killed is waited for; one that is renewed meanwhile is another's.
+///
+/// # Errors
+/// [`BackupError::Held`], [`BackupError::Cancelled`]; if the depot cannot be read or written.
+pub fn take_lease(
+    depot: &Arc<dyn Depot>,
+    command: &str,
+    lasts_ms: u64,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Lease, BackupError> {
+    let (env, mut watch) = (Env::system(), Watch::default());
+    loop {
+        match watch.look(&**depot, &env)? {
+            Seen::Free { number, generation } => {
+                if let Some(lease) = Lease::take(depot, &env, (number, generation), lasts_ms, &described(command))? {
+                    return Ok(lease);
+                }
+            }
+            Seen::Held { record, was_renewed: true, .. } => {
+                return Err(BackupError::Held { place: depot.place(), by: record.by });
+            }
+            Seen::Held { .. } => std::thread::sleep(LOOK),
+        }
+        if !go_on() {
+            return Err(BackupError::Cancelled);
+        }
+    }
 }
 
-impl HeldLease {
-    /// Takes the lease. One whose holder was killed is waited for; one that is renewed meanwhile is another's.
-    ///
-    /// # Errors
-    /// [`BackupError::Held`], [`BackupError::Cancelled`]; if the depot cannot be read or written.
-    pub fn take(
-        depot: &Arc<dyn Depot>,
-        command: &str,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<HeldLease, BackupError> {
-        let (env, mut watch) = (Env::system(), Watch::default());
-        loop {
-            match watch.look(&**depot, &env)? {
-                Seen::Free { number, generation } => {
-                    let by = described(command);
-                    if let Some(lease) = Lease::take(depot, &env, (number, generation), LASTS_MS, &by)? {
-                        let renew_ms = env.unix_millis() + LASTS_MS / 3;
-                        return Ok(HeldLease { lease, env, renew_ms });
-                    }
-                }
-                Seen::Held { record, was_renewed: true, .. } => {
-                    return Err(BackupError::Held { place: depot.place(), by: record.by });
-                }
-                Seen::Held { .. } => std::thread::sleep(LOOK),
-            }
-            if !go_on() {
-                return Err(BackupError::Cancelled);
-            }
-        }
-    }
-
-    pub fn generation(&self) -> u64 {
-        self.lease.generation()
-    }
-
-    /// Renews it when it is time.
-    ///
-    /// # Errors
-    /// [`BackupError::LostLease`].
-    pub fn keep(&mut self) -> Result<(), BackupError> {
-        let now_ms = self.env.unix_millis();
-        if now_ms >= self.renew_ms {
-            self.lease.renew()?;
-            self.renew_ms = now_ms + LASTS_MS / 3;
-        }
-        Ok(())
-    }
-
-    /// Gives it back. It ends by itself, if that does not succeed.
-    pub fn release(self) {
-        let _ = self.lease.release();
-    }
+/// Gives a command's lease back. It ends by itself, if that does not succeed.
+pub fn release(lease: Lease) {
+    let _ = lease.release();
 }

@@ -9,6 +9,9 @@ pub trait ServingStore: Send + Sync + 'static {
     /// The store, or why there is none now.
     fn store(&self) -> Result<Arc<Store>, Error>;
 
+    /// Whether nothing may be acknowledged any more, also of what was done.
+    fn is_fenced(&self) -> bool;
+
     /// Changes the memory of store and server together.
     fn resize_memory(&self, store: &Store, memory_bytes: u64) -> Result<(), Error>;
 

@@ -73,6 +73,7 @@ pub use scan::{
     QueryError, QueryReport, QuerySide, QueryTask, ReadKeyspace, SnapshotItems,
 };
 pub use tapetum_base::base::Resizing;
+pub use tapetum_base::base::fence::Fence;
 #[doc(hidden)]
 pub use tapetum_base::engine::ImageMarks;
 pub use tapetum_base::engine::check_report::CheckReport;

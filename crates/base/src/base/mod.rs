@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod deletion;
+pub mod fence;
 pub mod log_trim;
 pub mod pace;
 
@@ -28,11 +29,12 @@ use crate::stats::Stats;
 use crate::wake::memory_turns::MemoryTurns;
 use crate::wake::under_way::UnderWay;
 use client::ClientList;
+use fence::Fence;
 use pace::Pace;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
@@ -98,6 +100,8 @@ pub struct Base {
     /// The line of requests that need much local memory at once.
     pub memory_turns: Arc<MemoryTurns>,
     pub wakeup: Wakeup,
+    /// From when on nothing is acknowledged, if anything fences the store.
+    pub fence: OnceLock<Fence>,
     /// The store was closed: nobody frees room any more.
     pub closed: AtomicBool,
 }
@@ -187,10 +191,19 @@ impl Base {
         if self.made.is_here() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// An error if the store was opened read-only, or by a parent process that forked this one.
+    /// An error if the store was opened read-only, or by a parent process that forked this one, or its fence has passed.
     pub fn refuse_to_write(&self) -> Result<(), Error> {
         self.refuse_forked()?;
-        if self.overlay.is_some() { Err(Error::ReadOnly) } else { Ok(()) }
+        match self.overlay {
+            Some(_) => Err(Error::ReadOnly),
+            None if self.is_fenced() => Err(Error::Fenced),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether no write may be acknowledged any more.
+    pub fn is_fenced(&self) -> bool {
+        self.fence.get().is_some_and(Fence::has_passed)
     }
 
     /// An error if the keyspace was dropped or belongs to another store, or if a parent process that forked this one opened the store.

@@ -43,6 +43,8 @@ pub enum Error {
     FullManifest,
     /// The store was opened read-only.
     ReadOnly,
+    /// The server has lost its lease, and another may serve in its place: see [`crate::base::fence`].
+    Fenced,
     /// The store was closed before the operation was done.
     Closed,
     /// The store was opened before this process was forked.
@@ -120,6 +122,11 @@ impl fmt::Display for Error {
                 f,
                 "the store was opened before this process was forked, and a store does not survive a fork: open it after the fork, in \
                  one process to write or in several to read"
+            ),
+            Error::Fenced => write!(
+                f,
+                "this server has lost its lease of the backups, and a standby may have taken its place: writes are refused, and whether those \
+                 that were under way count is not known; look where the store is served now"
             ),
             Error::ReadOnly => write!(f, "the store was opened to read: open it for writing to change it"),
             Error::Poisoned(why) => {

@@ -40,7 +40,7 @@ use log_zones::{Replayed, write_unsure_groups};
 pub use log_zones::{read_zone, replay_log};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use stopwatch::Stopwatch;
 use tapetum_drive::{Drive, OverlayFlash, ProcessMark, fail_point};
 
@@ -264,6 +264,7 @@ impl FoundBase {
             pools_bytes: (drive.local().bytes_total() + arenas_bytes) as u64 + pools_bytes,
             value_bytes_max,
             wakeup: Wakeup::default(),
+            fence: OnceLock::new(),
             closed: AtomicBool::new(false),
         };
         Ok(OpenedBase { base: Arc::new(base), installer, records: replayed.records, watch })

@@ -9,7 +9,7 @@ use tapetum::backup::{
     self, BackupManifest, BackupName, BackupProgress, Depot, FolderDepot, LostParts, Restore, Restored,
 };
 use tapetum::{Place, restore_at};
-use tapetum_service::backups::HeldLease;
+use tapetum_service::backups::{LASTS_MS, release, take_lease};
 use tapetum_service::reply::{BackupRow, Reply};
 use tapetum_service::request::Request;
 use tapetum_service::service::Access;
@@ -150,9 +150,9 @@ fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
 fn prune(folder: &Path, keep: u32) -> Outcome {
     let depot = opened(folder)?;
     backup::find(&*depot, None)?;
-    let lease = HeldLease::take(&depot, "tapetum backup prune", &mut || true)?;
+    let lease = take_lease(&depot, "tapetum backup prune", LASTS_MS, &mut || true)?;
     let pruned = backup::prune(&*depot, keep as usize);
-    lease.release();
+    release(lease);
     let backup::Pruned { backups, packs, bytes } = pruned?;
     let gone = if backups == 1 { "1 backup was".into() } else { format!("{backups} backups were") };
     print(format!("{gone} removed, and {packs} packs of {}\n", size::shown(bytes)).as_bytes())

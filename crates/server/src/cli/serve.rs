@@ -9,11 +9,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::{Keyspace, Slabs};
-use tapetum_drive::Size;
+use tapetum::backup::lease::Lease;
+use tapetum::backup::{self, Depot, FolderDepot};
+use tapetum::{Fence, Keyspace, Slabs};
+use tapetum_drive::{Env, Size};
 use tapetum_kernels::record;
 
-use crate::cli::serve_arguments::{FullArgument, ServeArguments, SyncArgument};
+use crate::cli::serve_arguments::{BackupArguments, FullArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::nbd::NbdOptions;
@@ -24,11 +26,13 @@ use crate::net::limits::Limits;
 use crate::net::listen::Address;
 use crate::protocol::VERSION;
 use crate::server::{ServedStore, Server};
+use crate::store::backups::{BackupKeeper, BackupPlan};
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::steward::Steward;
 use crate::store::store_slot::StoreSlot;
 use crate::{machine, os, service_manager};
+use tapetum_service::backups;
 use tapetum_service::item_limit;
 use tapetum_service::opening::{self, OpenError};
 use tapetum_service::pipelines;
@@ -77,6 +81,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     check_devices(arguments, &place)?;
     // Check addresses before a store is made: an error must leave no empty store behind.
     let mut doors = Doors::bind(&server_options)?;
+    let lease = take_lease(&arguments.backups)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
     let store = opening::open(&place, &options)?;
@@ -95,7 +100,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     }
     server_options.limits.item_bytes_max = store.value_bytes_max();
     say_item_limit(&store, arguments.item_size);
-    let slot = Arc::new(StoreSlot::new(store));
+    let (slot, keeper) = keep_backups(store, &arguments.backups, lease)?;
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
     let service = start_service(server.served_store(&slot), &place, &options);
     if arguments.is_without_list() {
@@ -121,9 +126,37 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         service.stop();
     }
     let stopped = server.stop();
+    if let Some(keeper) = keeper {
+        keeper.stop();
+    }
     steward.close()?;
     tracing::info!("closed");
     Ok(stopped?)
+}
+
+/// The lease of the folder of backups, if there is one. One that a killed server held is waited for.
+fn take_lease(arguments: &BackupArguments) -> Result<Option<Lease>, Box<dyn Error>> {
+    let Some(folder) = &arguments.backup_to else { return Ok(None) };
+    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(folder)?);
+    let lasts_ms = u64::from(arguments.lease) * 1000;
+    let lease = backups::take_lease(&depot, "tapetum serve", lasts_ms, &mut || true)?;
+    Ok(Some(lease))
+}
+
+/// The slot of the store, fenced if backups are kept.
+fn keep_backups(
+    store: tapetum::Store,
+    arguments: &BackupArguments,
+    lease: Option<Lease>,
+) -> Result<(Arc<StoreSlot>, Option<BackupKeeper>), Box<dyn Error>> {
+    let Some(lease) = lease else { return Ok((Arc::new(StoreSlot::new(store)), None)) };
+    // Before anybody is served whose writes could not be backed up.
+    backup::last_of_history(&**lease.depot(), store.history()?)?;
+    let fence = Fence::at(&Env::system(), lease.ends_ms());
+    let slot = Arc::new(StoreSlot::fenced(store, fence.clone()));
+    let plan = BackupPlan { every: Duration::from_secs(arguments.every.into()), keep: arguments.keep as usize };
+    let keeper = BackupKeeper::start(Arc::clone(&slot), plan, lease, fence)?;
+    Ok((slot, Some(keeper)))
 }
 
 /// Makes the socket for commands. Clients of the other doors are served without it.

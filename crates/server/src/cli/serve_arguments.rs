@@ -115,6 +115,8 @@ pub struct ServeArguments {
     #[arg(long, value_name = "SECONDS", default_value = "0",
           value_parser = clap::value_parser!(u32).range(0..=IDLE_SECONDS_MAX))]
     pub idle_timeout: u32,
+    #[command(flatten)]
+    pub backups: BackupArguments,
     /// The largest value, 1KiB to 16MiB [default: 16MiB, or what --memory and --capacity allow: an eighth and a sixteenth of them]
     #[arg(long, value_name = "SIZE", value_parser = item_size)]
     pub item_size: Option<u64>,
@@ -142,6 +144,26 @@ struct UdpArguments {
     #[arg(long, value_name = "BYTES", requires = "udp", default_value = "1400",
           value_parser = clap::value_parser!(u16).range(508..=65507))]
     udp_datagram: u16,
+}
+
+/// Backups that the server makes, and those that it follows.
+#[derive(Debug, Args)]
+pub struct BackupArguments {
+    /// Keep backups of the store in this folder, from which a standby follows it: see `tapetum backup`. The server holds a lease there, and
+    /// acknowledges nothing when it can renew that no more
+    #[arg(long, value_name = "FOLDER")]
+    pub backup_to: Option<PathBuf>,
+    /// How often a backup is made, in seconds
+    #[arg(long, value_name = "SECONDS", requires = "backup_to", default_value = "60",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub every: u32,
+    /// How many backups stay, about
+    #[arg(long, value_name = "N", requires = "backup_to", default_value = "48", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: u32,
+    /// How long the lease lasts without being renewed, in seconds: a standby waits for so long before it takes over
+    #[arg(long, value_name = "SECONDS", requires = "backup_to", default_value = "10",
+          value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub lease: u32,
 }
 
 impl ServeArguments {

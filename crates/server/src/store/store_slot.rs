@@ -24,8 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
-    AbsentBlocks, Ask, BlockDevice, Busy, Error, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, Outcome, Reply,
-    Request, Session, SlabClass, Stats, Store, ValueRange,
+    AbsentBlocks, Ask, BlockDevice, Busy, Error, Fence, Keyspace, KeyspaceId, KeyspaceRef, KeyspaceWrites, Outcome,
+    Reply, Request, Session, SlabClass, Stats, Store, ValueRange,
 };
 use tapetum_drive::Event;
 use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
@@ -86,11 +86,24 @@ pub struct StoreSlot {
     occupant: Mutex<Occupant>,
     /// One for each seat that was ever given out.
     ports: Mutex<Vec<Arc<Port>>>,
+    /// From when on no store in the slot acknowledges anything.
+    fence: Option<Fence>,
 }
 
 impl StoreSlot {
     pub fn new(store: Store) -> StoreSlot {
-        StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default() }
+        StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default(), fence: None }
+    }
+
+    /// A slot whose stores have a fence.
+    pub fn fenced(store: Store, fence: Fence) -> StoreSlot {
+        store.fence(fence.clone());
+        StoreSlot { fence: Some(fence), ..StoreSlot::new(store) }
+    }
+
+    /// Whether nothing may be acknowledged any more.
+    pub fn is_fenced(&self) -> bool {
+        self.fence.as_ref().is_some_and(Fence::has_passed)
     }
 
     /// The store, or the reason why there is none.
@@ -148,6 +161,7 @@ impl StoreSlot {
 
     /// Puts a store into the empty slot, and gives each seat a session of it.
     pub fn put(&self, store: Store) -> Result<(), Error> {
+        self.fence.iter().for_each(|fence| store.fence(fence.clone()));
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
         *lock(&self.occupant) = Occupant::Store(Arc::new(store));
@@ -161,7 +175,7 @@ impl StoreSlot {
         let event = Event::new().map_err(|error| Error::Io(error.to_string()))?;
         let port = Arc::new(Port { event, handovers: Mutex::new(Some(VecDeque::new())) });
         lock(&self.ports).push(Arc::clone(&port));
-        Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0 })
+        Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0, fence: self.fence.clone() })
     }
 
     /// Figures of the store; without one, those of the last.
@@ -220,6 +234,7 @@ pub struct Seat {
     sitter: Sitter,
     port: Arc<Port>,
     exchanges: u64,
+    fence: Option<Fence>,
 }
 
 impl Drop for Seat {
@@ -236,6 +251,11 @@ fn refusal(token: u64, why: &Error) -> Reply {
 const ASKER_IS_GONE: &str = "requests that asked were answered when the session left";
 
 impl Seat {
+    /// Whether nothing may be acknowledged any more, also of what was polled.
+    pub fn is_fenced(&self) -> bool {
+        self.fence.as_ref().is_some_and(Fence::has_passed)
+    }
+
     pub fn session(&self) -> Option<&Session> {
         match &self.sitter {
             Sitter::Session(session) => Some(session),

@@ -39,6 +39,23 @@ impl Worker {
         Ok(())
     }
 
+    /// When the store's fence has passed, breaks off with clients that have unsent answers: what was acknowledged in them may not count. The store
+    /// acknowledges nothing in the polls from then on.
+    pub(super) fn look_at_fence(&mut self) {
+        let is_fenced = self.seat.is_fenced();
+        if is_fenced == mem::replace(&mut self.is_fenced, is_fenced) || !is_fenced {
+            return;
+        }
+        for id in 0..self.connections.len() {
+            if let Some(stream) = &mut self.connections[id]
+                && stream.has_unsent()
+            {
+                stream.break_off(&mut self.pool);
+                self.enqueue(id as u32);
+            }
+        }
+    }
+
     /// Continues blocked requests, sends, and closes a finished connection.
     fn look_after(&mut self, id: u32) -> io::Result<()> {
         let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
@@ -46,6 +63,9 @@ impl Worker {
         stream.advance(&mut self.context());
         let budget = &self.shared.budget;
         let counters = &self.shared.figures.counters[self.index];
+        if !self.is_fenced && self.seat.is_fenced() {
+            stream.break_off(&mut self.pool);
+        }
         let go_on = stream.send(&mut self.pool, counters, self.now) | stream.wants_turn();
         if stream.settle(budget) {
             // Another worker's client may hold the memory, while that worker sleeps.

@@ -132,6 +132,8 @@ pub struct Worker {
     paused_since: Option<Instant>,
     /// The last rounds stopped at their limit while there was more to do.
     unfinished: bool,
+    /// The store's fence had passed before the last poll: what is unsent acknowledges nothing.
+    is_fenced: bool,
 }
 
 impl Worker {
@@ -182,6 +184,7 @@ impl Worker {
             paused_at: 0,
             paused_since: None,
             unfinished: false,
+            is_fenced: false,
         };
         worker.listen()?;
         Ok(worker)
@@ -381,6 +384,7 @@ impl Worker {
         self.unfinished = true;
         for _ in 0..ROUNDS_MAX {
             replies.clear();
+            self.look_at_fence();
             self.seat.poll(replies);
             self.seat.take_asks(asks);
             if replies.is_empty() && asks.is_empty() && self.queue.is_empty() {

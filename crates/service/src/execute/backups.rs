@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tapetum::backup::{BackupError, BackupOptions, BackupReport, Depot, FolderDepot};
 
 use super::OpenStore;
-use crate::backups::HeldLease;
+use crate::backups::{LASTS_MS, release, take_lease};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{BackupRow, Reply};
@@ -18,7 +18,8 @@ pub fn create(open: OpenStore<'_>, folder: &str, anew: bool, caller: &mut dyn Ca
     let failed = |error| failure(open, error);
     let depot = FolderDepot::make(Path::new(folder)).map_err(|error| failed(error.into()))?;
     let depot: Arc<dyn Depot> = Arc::new(depot);
-    let mut lease = HeldLease::take(&depot, "tapetum backup create", &mut || !caller.has_left()).map_err(failed)?;
+    let mut lease =
+        take_lease(&depot, "tapetum backup create", LASTS_MS, &mut || !caller.has_left()).map_err(failed)?;
     let options = BackupOptions { generation: lease.generation(), anew };
     let (mut told, mut lost) = (0, None);
     let made = open.store.backup(&depot, &options, &mut |bytes| {
@@ -32,7 +33,7 @@ pub fn create(open: OpenStore<'_>, folder: &str, anew: bool, caller: &mut dyn Ca
         told = bytes;
         caller.take(Reply::Progress { done: bytes, of: 0 }).is_ok()
     });
-    lease.release();
+    release(lease);
     let made = lost.map_or(made, Err).map_err(failed)?;
     Ok(caller.take(Reply::BackedUp(row(&made)))?)
 }

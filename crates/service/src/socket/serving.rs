@@ -83,6 +83,11 @@ fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> 
             return Ok(());
         }
         let end = match done {
+            // An answer to a read would be as good as before, but nobody knows which it is.
+            Ok(()) if shared.source.is_fenced() => framed_data(
+                FrameKind::Failed,
+                &Failure::new(FailureKind::Unavailable, tapetum::Error::Fenced.to_string()),
+            ),
             Ok(()) => framed_data(FrameKind::Done, &()),
             Err(failure) => framed_data(FrameKind::Failed, &failure),
         };

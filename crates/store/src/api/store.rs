@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tapetum_base::base::fence::Fence;
 use tapetum_base::base::{Base, Resizing};
 use tapetum_base::engine::{Engine, ImageMarks};
 use tapetum_base::error::Error;
@@ -275,6 +276,14 @@ impl Store {
     pub fn resize_memory(&self, memory_bytes: u64) -> Result<(), Error> {
         self.refuse_forked()?;
         hashed::resize::resize_memory(&self.inner.hashed, memory_bytes)
+    }
+
+    /// Acknowledges no write from the fence on, as long as it is not moved on. It is set once, before anybody writes.
+    ///
+    /// # Panics
+    /// If it is set twice.
+    pub fn fence(&self, fence: Fence) {
+        assert!(self.inner.base.fence.set(fence).is_ok(), "a store has one fence");
     }
 
     pub fn drive(&self) -> &Drive {

@@ -8,6 +8,7 @@ use super::digest::Digest;
 use super::error::BackupError;
 use super::manifest::{BackupManifest, ManifestError, VERSION};
 use super::name::{self, BackupName};
+use tapetum_base::manifest::base_marks::History;
 use tapetum_drive::fail_point;
 
 /// What the object `store` begins with, before the format's version.
@@ -46,17 +47,21 @@ pub fn owner(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
     id.map(Some).ok_or_else(foreign)
 }
 
-/// Where a generation began: with the backup of this generation and sequence before it.
+/// Where a generation after the first began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GenerationStart {
     pub generation: u64,
+    /// Generation and sequence of the backup before it.
     pub before: (u64, u64),
+    /// The history of the store whose backups it has.
+    pub history: u64,
 }
 
 impl GenerationStart {
     /// Notes that a generation begins.
     pub fn put(&self, depot: &dyn Depot) -> Result<bool, BackupError> {
-        let text = format!("{} {}\n", self.before.0, self.before.1);
+        let GenerationStart { before: (generation, sequence), history, .. } = self;
+        let text = format!("after {generation} {sequence}\nhistory {history:016x}\n");
         Ok(depot.put_new(&name::generation(self.generation), text.as_bytes())?)
     }
 }
@@ -67,17 +72,45 @@ fn starts(depot: &dyn Depot) -> Result<Vec<GenerationStart>, BackupError> {
     for entry in depot.list(name::GENERATIONS)? {
         let number = entry.name.rsplit('/').next().and_then(|number| number.parse().ok());
         let text = depot.get(&entry.name)?.and_then(|bytes| String::from_utf8(bytes).ok());
-        let before = text.as_deref().and_then(|text| {
-            let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
-            Some((numbers.next()??, numbers.next()??))
-        });
-        let (Some(generation), Some(before)) = (number, before) else {
-            return Err(BackupError::Foreign { place: format!("{} in {}", entry.name, depot.place()) });
-        };
-        starts.push(GenerationStart { generation, before });
+        let start = number.zip(text.as_deref()).and_then(|(generation, text)| parse_start(generation, text));
+        let foreign = || BackupError::Foreign { place: format!("{} in {}", entry.name, depot.place()) };
+        starts.push(start.ok_or_else(foreign)?);
     }
     starts.sort_by_key(|start| start.generation);
     Ok(starts)
+}
+
+fn parse_start(generation: u64, text: &str) -> Option<GenerationStart> {
+    let mut lines = text.lines();
+    let (generation_before, sequence) = lines.next()?.strip_prefix("after ")?.split_once(' ')?;
+    let before = (generation_before.parse().ok()?, sequence.parse().ok()?);
+    let history = u64::from_str_radix(lines.next()?.strip_prefix("history ")?, 16).ok()?;
+    Some(GenerationStart { generation, before, history })
+}
+
+/// The last backup from which one of a store with this history may take parts over.
+///
+/// # Errors
+/// [`BackupError::OtherHistory`]: a later generation is of another store, or the last backup is not of this one's past.
+pub fn last_of_history(
+    depot: &dyn Depot,
+    history: History,
+) -> Result<Option<(BackupName, BackupManifest)>, BackupError> {
+    let other = || BackupError::OtherHistory { place: depot.place() };
+    if starts(depot)?.last().is_some_and(|start| start.history != history.id) {
+        return Err(other());
+    }
+    for name in list(depot)?.into_iter().rev() {
+        let is_parent = history.id != 0 && history.parent == name.parent();
+        match read(depot, &name) {
+            Ok(manifest) if is_parent || manifest.history == history => return Ok(Some((name, manifest))),
+            Ok(_) => return Err(other()),
+            Err(_) if is_parent => return Ok(None),
+            // One that cannot be read is no reason to have no further backup.
+            Err(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 /// The highest generation that has begun; the first is 1.

@@ -84,31 +84,13 @@ impl Before {
     /// # Errors
     /// [`BackupError::OtherHistory`].
     fn find(depot: &dyn Depot, image: &StoreImage, options: &BackupOptions) -> Result<Before, BackupError> {
-        let history = image.clients.marks.history;
-        for name in backups::list(depot)?.iter().rev() {
-            if history.id != 0 && history.parent == name.parent() {
-                let manifest = backups::read(depot, name);
-                return manifest.map_or(Ok(Before::default()), |manifest| Before::of(depot, image, manifest, options));
-            }
-            // One that cannot be read is no reason to have no further backup.
-            let Ok(manifest) = backups::read(depot, name) else { continue };
-            if manifest.history != history {
-                return Err(BackupError::OtherHistory { place: depot.place() });
-            }
-            return Before::of(depot, image, manifest, options);
+        match backups::last_of_history(depot, image.clients.marks.history)? {
+            Some((_, manifest)) if !options.anew => Before::of(depot, image, manifest),
+            _ => Ok(Before::default()),
         }
-        Ok(Before::default())
     }
 
-    fn of(
-        depot: &dyn Depot,
-        image: &StoreImage,
-        manifest: BackupManifest,
-        options: &BackupOptions,
-    ) -> Result<Before, BackupError> {
-        if options.anew {
-            return Ok(Before::default());
-        }
+    fn of(depot: &dyn Depot, image: &StoreImage, manifest: BackupManifest) -> Result<Before, BackupError> {
         let there: BTreeSet<(String, u64)> =
             depot.list(name::PACKS)?.into_iter().map(|entry| (entry.name, entry.bytes)).collect();
         let is_there = |pack: u32| {

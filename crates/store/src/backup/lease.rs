@@ -1,7 +1,8 @@
 //! The lease of a depot: who may make backups there, and who may serve writes that backups are made of.
 //!
 //! ```text
-//!  lease/NUMBER:  "generation G" · "holder ID" · "lasts MS" · "state held | released" · "by WHO"        a line each; the highest number counts
+//!  lease/NUMBER:  "generation G" · "holder ID" · "lasts MS" · "behind MS | -" · "state held | released" · "by WHO"
+//!                 a line each; the highest number counts
 //!
 //!  free, released, or seen unchanged for longer than it lasts ──► taken ──► renewed … ──► released
 //!                                                                   └─ a higher number that is not its own ──► lost
@@ -18,7 +19,7 @@
 use super::backups::{self, GenerationStart};
 use super::depot::Depot;
 use super::error::BackupError;
-use super::name;
+use super::name::{self, BackupName};
 use std::sync::Arc;
 use tapetum_drive::{Env, fail_point};
 
@@ -32,6 +33,8 @@ pub struct LeaseRecord {
     /// A random number of the holder's.
     pub holder: u64,
     pub lasts_ms: u64,
+    /// How old the moment of the last backup was when this was put; `None`: the holder writes nothing, or has made no backup yet.
+    pub behind_ms: Option<u64>,
     pub is_released: bool,
     /// Who it is, for people.
     pub by: String,
@@ -39,10 +42,18 @@ pub struct LeaseRecord {
 
 impl LeaseRecord {
     fn encode(&self) -> Vec<u8> {
-        let LeaseRecord { generation, holder, lasts_ms, is_released, by } = self;
+        let LeaseRecord { generation, holder, lasts_ms, behind_ms, is_released, by } = self;
+        let behind = behind_ms.map_or("-".into(), |behind_ms| behind_ms.to_string());
         let state = if *is_released { "released" } else { "held" };
-        format!("generation {generation}\nholder {holder:016x}\nlasts {lasts_ms}\nstate {state}\nby {by}\n")
-            .into_bytes()
+        let lines = [
+            format!("generation {generation}"),
+            format!("holder {holder:016x}"),
+            format!("lasts {lasts_ms}"),
+            format!("behind {behind}"),
+            format!("state {state}"),
+            format!("by {by}\n"),
+        ];
+        lines.join("\n").into_bytes()
     }
 
     fn parse(bytes: &[u8]) -> Option<LeaseRecord> {
@@ -53,6 +64,10 @@ impl LeaseRecord {
             generation: field("generation")?.parse().ok()?,
             holder: u64::from_str_radix(field("holder")?, 16).ok()?,
             lasts_ms: field("lasts")?.parse().ok()?,
+            behind_ms: match field("behind")? {
+                "-" => None,
+                behind => Some(behind.parse().ok()?),
+            },
             is_released: match field("state")? {
                 "held" => false,
                 "released" => true,
@@ -60,6 +75,29 @@ impl LeaseRecord {
             },
             by: field("by")?.into(),
         })
+    }
+}
+
+/// What is known of the holder before, for whoever takes its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// There is no holder that wrote: whether anybody writes now is not known, nor since when.
+    Unknown,
+    /// The holder gave it up with a backup of everything.
+    None,
+    /// The holder may have acknowledged writes for so long since its last backup.
+    AtMostMs(u64),
+}
+
+impl LeaseRecord {
+    /// What is lost if the last backup takes the holder's place, when its time is over.
+    pub fn loss(&self) -> Loss {
+        match (self.behind_ms, self.is_released) {
+            (None, _) => Loss::Unknown,
+            (Some(0), true) => Loss::None,
+            // What it acknowledged by the end of its time was after that backup.
+            (Some(behind_ms), _) => Loss::AtMostMs(behind_ms + self.lasts_ms),
+        }
     }
 }
 
@@ -153,7 +191,7 @@ impl Lease {
         let holder = env.random_u64();
         // A line of its own.
         let by = by.replace(char::is_control, " ");
-        let record = LeaseRecord { generation, holder, lasts_ms, is_released: false, by };
+        let record = LeaseRecord { generation, holder, lasts_ms, behind_ms: None, is_released: false, by };
         let begun_ms = env.unix_millis();
         let mut lease = Lease { depot: depot.clone(), env: env.clone(), number, record, begun_ms };
         Ok(lease.put_next()?.then_some(lease))
@@ -177,6 +215,20 @@ impl Lease {
             }
         }
         Ok(true)
+    }
+
+    /// Says from the next renewal on how old the moment of the last backup is then.
+    pub fn note_behind(&mut self, behind_ms: Option<u64>) {
+        self.record.behind_ms = behind_ms;
+    }
+
+    /// Renews it when a third of its time has passed.
+    ///
+    /// # Errors
+    /// As [`Lease::renew`].
+    pub fn keep(&mut self) -> Result<(), BackupError> {
+        let is_due = self.env.unix_millis() >= self.begun_ms + self.record.lasts_ms / 3;
+        if is_due { self.renew() } else { Ok(()) }
     }
 
     /// Lets it last from now on.
@@ -215,14 +267,17 @@ impl Lease {
         self.record.generation
     }
 
-    /// Begins the next generation, with the last backup that is believed. The lease was taken from another, or is free.
+    pub fn depot(&self) -> &Arc<dyn Depot> {
+        &self.depot
+    }
+
+    /// Begins the next generation, which is of the store with this history, behind this backup.
     ///
     /// # Errors
     /// [`BackupError::LostLease`]: another was faster.
-    pub fn promote(&mut self) -> Result<u64, BackupError> {
-        let last = backups::list(&*self.depot)?.last().map_or((0, 0), |name| (name.generation, name.sequence));
+    pub fn promote(&mut self, history: u64, last: &BackupName) -> Result<u64, BackupError> {
         let generation = backups::generation_last(&*self.depot)?.max(self.record.generation) + 1;
-        let start = GenerationStart { generation, before: last };
+        let start = GenerationStart { generation, before: (last.generation, last.sequence), history };
         if !start.put(&*self.depot)? {
             return Err(BackupError::LostLease { place: self.depot.place() });
         }

@@ -25,7 +25,7 @@ mod task;
 mod tests;
 mod verify;
 
-pub use backups::{find, list, list_all, owner, read};
+pub use backups::{find, last_of_history, list, list_all, owner, read};
 pub use create::{BackupOptions, BackupReport};
 pub use depot::{Depot, DepotError, ObjectEntry};
 pub use digest::Digest;
@@ -36,5 +36,6 @@ pub use name::BackupName;
 pub use progress::BackupProgress;
 pub use prune::{Pruned, prune};
 pub use restore::{LostParts, Restore, Restored, restore, superblock};
+pub use tapetum_base::manifest::base_marks::History;
 pub use task::{BackupTask, restore_onto};
 pub use verify::{Verified, verify};

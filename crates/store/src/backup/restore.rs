@@ -38,8 +38,6 @@ pub enum Restore {
     Whole,
     /// What is left of it.
     Partial,
-    /// All of it, as the store that it was: its backups go on where those of that one ended.
-    Follow,
 }
 
 /// What was restored.
@@ -115,9 +113,7 @@ pub async fn restore(
     writer.end().await?;
     io.flush().await?;
     let mut clients = clients_of(&state)?;
-    if how != Restore::Follow {
-        clients.marks.history = descendant(drive, name);
-    }
+    clients.marks.history = descendant(drive, name);
     Manifest::create(io, &superblock.geometry, superblock.store_id, &clients).await?;
     superblock.write(io, &[0, 1]).await?;
     Ok(Restored {

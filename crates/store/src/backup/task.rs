@@ -13,6 +13,7 @@ use crate::scan::{Freeze, FreezeTask};
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::error::Error;
+use tapetum_base::manifest::base_marks::History;
 use tapetum_base::media::io::{Io, Task, poll_once, run};
 use tapetum_drive::{Drive, OfProcess, Purpose};
 
@@ -63,16 +64,30 @@ impl Store {
         }
     }
 
+    /// The history of the store, which its backups have.
+    ///
+    /// # Errors
+    /// If the store has failed.
+    pub fn history(&self) -> Result<History, Error> {
+        self.refuse_forked()?;
+        let history = async { self.hashed().take_installer().await.marks.history };
+        self.hashed().run_beside_maintenance(&self.backup_io()?, history)
+    }
+
+    fn backup_io(&self) -> Result<Io, Error> {
+        let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
+        Ok(Io::new(queue).of(Purpose::Other))
+    }
+
     /// Begins a backup, for a caller that goes on step by step.
     ///
     /// # Errors
     /// As [`Store::freeze`].
     pub fn begin_backup(&self, depot: &Arc<dyn Depot>, options: &BackupOptions) -> Result<BackupTask, BackupError> {
         self.refuse_forked()?;
-        let queue = self.drive().queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
         Ok(BackupTask {
             store: self.clone(),
-            io: Io::new(queue).of(Purpose::Other),
+            io: self.backup_io()?,
             depot: depot.clone(),
             options: options.clone(),
             progress: Arc::default(),

@@ -335,6 +335,17 @@ impl Stream {
         }
     }
 
+    /// Whether answers wait for the socket.
+    pub fn has_unsent(&self) -> bool {
+        !self.connection.client.out.is_empty()
+    }
+
+    /// Sends nothing more: the client learns nothing of what it asked for last.
+    pub fn break_off(&mut self, pool: &mut Pool) {
+        self.connection.client.gone = true;
+        self.connection.client.out.clear(pool);
+    }
+
     /// Sends as much as the socket takes. Returns whether that made room for a blocked request.
     pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
         let client = &mut self.connection.client;

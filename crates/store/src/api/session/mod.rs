@@ -37,7 +37,7 @@ use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::refuse;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_base::wake::shared_event::{SharedEvent, Sleep};
-use tapetum_drive::{OfProcess, QueuePair};
+use tapetum_drive::{OfProcess, QueuePair, fail_point};
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
 pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest, PlainPut};
@@ -248,6 +248,9 @@ impl Session {
         let waits = self.waits() > EngineWait::Commands;
         self.core.release_held(waits);
         self.hashed.end_poll(&self.hashed_engine);
+        if self.core.base.is_fenced() {
+            self.core.ready.iter_mut().for_each(take_back);
+        }
         replies.append(&mut self.core.ready);
         self.core.values.turn();
         if self.in_flight() == self.core.asks.count() {
@@ -442,6 +445,15 @@ impl Session {
         // SAFETY: the array is valid for its length; poll writes only into it.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
         events.into_iter().for_each(|(event, sleep)| event.end_sleep(notifier, sleep));
+    }
+}
+
+/// Acknowledges nothing: the store's fence has passed.
+#[cold]
+fn take_back(reply: &mut Reply) {
+    let is_write = !matches!(reply.outcome, Outcome::Value { .. } | Outcome::Missing | Outcome::Failed(_));
+    if is_write && !fail_point!(AcknowledgeFenced) {
+        reply.outcome = Outcome::Failed(Error::Fenced);
     }
 }
 

@@ -18,7 +18,9 @@ impl Session {
 
     /// Whether puts are ever done here: they need not wait to be durable.
     pub fn puts_at_once(&self) -> bool {
-        self.hashed_engine.options.sync != Sync::Always
+        let base = &self.hashed_engine.base;
+        // What a fence may take back goes through polls.
+        self.hashed_engine.options.sync != Sync::Always && base.fence.get().is_none()
     }
 
     /// First stage: hashes keys of a keyspace, and prefetches the data of the second stage. `digests` are at least as many.

@@ -280,6 +280,8 @@ impl UdpDoor {
             PlaceProgress::Stuck if place.connection.client.waits() => count(&cx.counters.udp_dropped_busy, 1),
             // Its reply is larger than one request may hold, and nothing is sent before all of it is there.
             PlaceProgress::Stuck => self.refuse(at, cx.counters),
+            // Whether it counts is not known: a datagram may be lost, and this one is.
+            PlaceProgress::Answered if cx.seat.is_fenced() => count(&cx.counters.udp_dropped_busy, 1),
             PlaceProgress::Answered if place.withheld => count(&cx.counters.udp_dropped_busy, 1),
             PlaceProgress::Answered => self.answer(at, cx.counters),
         }
@@ -316,8 +318,12 @@ impl UdpDoor {
         mail.message(place.peer, place.request_id, 1, payload_bytes, iter::once(&place.refusal()[..]));
     }
 
-    /// Sends the datagrams in the outbox.
-    fn flush(&mut self, counters: &Counters) {
+    /// Sends the datagrams in the outbox, unless what they say may not count any more.
+    fn flush(&mut self, cx: &Context<'_>) {
+        let counters = cx.counters;
+        if cx.seat.is_fenced() {
+            return self.outlets.iter_mut().for_each(|outlet| outlet.outbox.clear());
+        }
         self.outlets.iter_mut().for_each(|outlet| OutgoingMail { outlet, counters }.flush());
     }
 }
@@ -345,7 +351,7 @@ impl UdpDoor {
         let mut inbox = mem::take(&mut self.inbox);
         let received = (0..self.outlets.len()).try_for_each(|outlet| self.receive_at(outlet, &mut inbox, cx));
         self.inbox = inbox;
-        self.flush(cx.counters);
+        self.flush(cx);
         received
     }
 
@@ -368,7 +374,7 @@ impl UdpDoor {
         let at = id - FIRST_ID;
         self.places[at as usize].connection.complete_errand(number, answer, cx.pool);
         self.advance(at, cx);
-        self.flush(cx.counters);
+        self.flush(cx);
     }
 
     /// Some gets of the worker were answered, or asked: goes on with what waited for that, and sends everything answered.
@@ -376,7 +382,7 @@ impl UdpDoor {
         for at in mem::take(&mut self.held) {
             self.advance(at, cx);
         }
-        self.flush(cx.counters);
+        self.flush(cx);
     }
 }
 

@@ -333,6 +333,12 @@ impl Outbox {
         self.bytes.len()
     }
 
+    /// Drops all of them.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.parcels.clear();
+    }
+
     /// How many parcels from number `at` on go to the same peer and have the same length; the last one may be shorter.
     fn run(&self, at: usize) -> usize {
         let first = &self.parcels[at];
