@@ -97,11 +97,16 @@ pub fn last_of_history(
     history: History,
 ) -> Result<Option<(BackupName, BackupManifest)>, BackupError> {
     let other = || BackupError::OtherHistory { place: depot.place() };
-    if starts(depot)?.last().is_some_and(|start| start.history != history.id) {
+    let start = starts(depot)?.pop();
+    if start.is_some_and(|start| start.history != history.id) {
         return Err(other());
     }
+    let generation = start.map_or(1, |start| start.generation);
     for name in list(depot)?.into_iter().rev() {
         let is_parent = history.id != 0 && history.parent == name.parent();
+        if name.generation < generation && !is_parent {
+            continue;
+        }
         match read(depot, &name) {
             Ok(manifest) if is_parent || manifest.history == history => return Ok(Some((name, manifest))),
             Ok(_) => return Err(other()),

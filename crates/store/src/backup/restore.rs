@@ -4,6 +4,8 @@
 //! packs, each verified ─► pieces to their places ─► flush ─► the store's manifest ─► superblocks
 //! ```
 //! The drive is blank: what the backup does not have reads as zeros. Its superblocks come last, so that a restore which is cut short is no store.
+//! A drive that holds an earlier backup, and was never written to since, is brought to a later one: its superblocks go first, then what the later one
+//! does not have is zeroed, and what it has is put there.
 //!
 //! Threads: the task's.
 
@@ -14,7 +16,7 @@ use super::name::{self, BackupName};
 use super::progress::BackupProgress;
 use super::verify::read_pack;
 use crate::engines::engine_clients;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tapetum_base::error::Error;
 use tapetum_base::installer::Clients;
 use tapetum_base::manifest::Manifest;
@@ -25,7 +27,7 @@ use tapetum_base::media::geometry::SUPERBLOCK_BYTES;
 use tapetum_base::media::io::Io;
 use tapetum_base::media::superblock::Superblock;
 use tapetum_base::media::transfer::Transfer;
-use tapetum_drive::Drive;
+use tapetum_drive::{Drive, LocalBuffer};
 
 /// Bytes of one write, and how many are on their way.
 const WRITE_BYTES: usize = 256 << 10;
@@ -33,11 +35,13 @@ const WRITES: usize = 4;
 
 /// How a backup is restored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Restore {
+pub enum Restore<'a> {
     /// All of it, or nothing.
     Whole,
     /// What is left of it.
     Partial,
+    /// All of it, onto a drive that holds this backup of the same store, with as much capacity.
+    Over(&'a BackupManifest),
 }
 
 /// What was restored.
@@ -77,13 +81,29 @@ pub async fn restore(
     (drive, io): (&Drive, &Io),
     depot: &dyn Depot,
     (name, manifest): (&BackupName, &BackupManifest),
-    how: Restore,
+    how: Restore<'_>,
     progress: &BackupProgress,
 ) -> Result<Restored, BackupError> {
     let superblock = superblock(manifest)?;
     let (mut state, mut lacking, mut lost) = (BTreeMap::new(), Vec::new(), LostParts::default());
     let mut writer = PieceWriter::new(io, drive);
-    for (pack, pieces) in by_pack(manifest) {
+    let mut stays = BTreeSet::new();
+    if let Restore::Over(has) = how {
+        stays = common(has, manifest);
+        writer.zero(0, 2 * SUPERBLOCK_BYTES).await?;
+        writer.end().await?;
+        io.flush().await?;
+        for area in 0..2 {
+            let at = superblock.geometry.manifest_offset(area);
+            writer.zero(at, manifest_bytes_max(has).min(superblock.geometry.manifest_bytes)).await?;
+        }
+        for piece in pieces_but(has, &stays) {
+            writer.zero(piece.flash, piece.bytes.into()).await?;
+        }
+        // What is put there may lie where something else was.
+        writer.end().await?;
+    }
+    for (pack, pieces) in by_pack(manifest, &stays) {
         if !progress.goes_on() {
             return Err(BackupError::Cancelled);
         }
@@ -107,7 +127,7 @@ pub async fn restore(
         .iter()
         .filter(|part| part.key == PartKey::State)
         .all(|part| (0..part.pieces.len()).all(|place| state.contains_key(&place)) && !part.pieces.is_empty());
-    if !lacking.is_empty() && (how != Restore::Partial || !is_state_whole) {
+    if !lacking.is_empty() && !(how == Restore::Partial && is_state_whole) {
         return Err(BackupError::Damaged { place: depot.place(), name: *name, packs: lacking });
     }
     writer.end().await?;
@@ -144,10 +164,41 @@ impl LostParts {
     }
 }
 
-/// The pieces in each pack, with their parts and places there.
-fn by_pack(manifest: &BackupManifest) -> BTreeMap<u32, Vec<(PartKey, usize, Piece)>> {
+/// What the manifest of a restored store takes at most, as long as nobody has opened it to write: frames are padded, and hold a part of an item at least.
+fn manifest_bytes_max(manifest: &BackupManifest) -> u64 {
+    let state = manifest.parts.iter().filter(|part| part.key == PartKey::State).flat_map(|part| &part.pieces);
+    (2 * state.map(|piece| u64::from(piece.bytes)).sum::<u64>() + (64 << 10)).next_multiple_of(SUPERBLOCK_BYTES)
+}
+
+/// Parts that are the same in both.
+fn common(has: &BackupManifest, manifest: &BackupManifest) -> BTreeSet<PartKey> {
+    // In other histories, and the log in other openings, the same numbers may name other bytes.
+    if has.history != manifest.history {
+        return BTreeSet::new();
+    }
+    let is_same_log = has.opening == manifest.opening;
+    let is_named = |key: &PartKey| match key {
+        PartKey::State => false,
+        PartKey::Log { .. } => is_same_log,
+        _ => true,
+    };
+    let keys = |of: &BackupManifest| of.parts.iter().map(|part| part.key).filter(is_named).collect::<BTreeSet<_>>();
+    keys(has).intersection(&keys(manifest)).copied().collect()
+}
+
+/// The pieces on the drive of all other parts.
+fn pieces_but<'a>(
+    manifest: &'a BackupManifest,
+    but: &'a BTreeSet<PartKey>,
+) -> impl Iterator<Item = &'a Piece> + Send + 'a {
+    let others = manifest.parts.iter().filter(|part| part.key != PartKey::State && !but.contains(&part.key));
+    others.flat_map(|part| &part.pieces)
+}
+
+/// The pieces in each pack, with their parts and places there, but of parts that stay.
+fn by_pack(manifest: &BackupManifest, stays: &BTreeSet<PartKey>) -> BTreeMap<u32, Vec<(PartKey, usize, Piece)>> {
     let mut by_pack: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-    for Part { key, pieces, .. } in &manifest.parts {
+    for Part { key, pieces, .. } in manifest.parts.iter().filter(|part| !stays.contains(&part.key)) {
         for (place, piece) in pieces.iter().enumerate() {
             by_pack.entry(piece.pack).or_default().push((*key, place, *piece));
         }
@@ -171,8 +222,8 @@ fn clients_of(state: &BTreeMap<usize, Vec<u8>>) -> Result<Clients, Error> {
 struct PieceWriter<'a> {
     io: &'a Io,
     drive: &'a Drive,
-    under_way: std::collections::VecDeque<Transfer>,
-    spare: Vec<tapetum_drive::LocalBuffer>,
+    under_way: VecDeque<Transfer>,
+    spare: Vec<LocalBuffer>,
 }
 
 impl<'a> PieceWriter<'a> {
@@ -194,6 +245,14 @@ impl<'a> PieceWriter<'a> {
             let mut transfer = Transfer::new(self.io, buffer);
             transfer.start_write(flash + (number * each) as u64, 0, part.len(), false);
             self.under_way.push_back(transfer);
+        }
+        Ok(())
+    }
+
+    async fn zero(&mut self, flash: u64, bytes: u64) -> Result<(), Error> {
+        let zeros = vec![0; bytes.min(WRITE_BYTES as u64) as usize];
+        for at in (0..bytes).step_by(WRITE_BYTES) {
+            self.write(flash + at, &zeros[..zeros.len().min((bytes - at) as usize)]).await?;
         }
         Ok(())
     }

@@ -172,7 +172,7 @@ pub fn restore_onto(
     drive: &Drive,
     depot: &dyn Depot,
     backup: (&BackupName, &BackupManifest),
-    how: Restore,
+    how: Restore<'_>,
     progress: &BackupProgress,
     crashed: impl Fn() -> bool,
 ) -> Result<Restored, BackupError> {

@@ -51,16 +51,24 @@ impl Bench {
     }
 
     fn restored(&self, sequence: Option<u64>) -> Store {
+        let drive = blank_drive();
+        self.restore(&drive, sequence, Restore::Whole);
+        opened(&drive)
+    }
+
+    fn restore(&self, drive: &Drive, sequence: Option<u64>, how: Restore<'_>) -> BackupManifest {
         let name = find(&*self.depot, sequence).unwrap();
         let manifest = read(&*self.depot, &name).unwrap();
-        let drive = blank_drive();
-        let backup = (&name, &manifest);
-        restore_onto(&drive, &*self.depot, backup, Restore::Whole, &BackupProgress::default(), || false).unwrap();
-        let store = Store::open_on(&drive, &options()).unwrap();
-        let report = crate::check(&store).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new());
-        store
+        let progress = BackupProgress::default();
+        restore_onto(drive, &*self.depot, (&name, &manifest), how, &progress, || false).unwrap();
+        manifest
     }
+}
+
+fn opened(drive: &Drive) -> Store {
+    let store = Store::open_on(drive, &options()).unwrap();
+    assert_eq!(crate::check(&store).unwrap().problems, Vec::<String>::new());
+    store
 }
 
 fn items(store: &Store) -> Items {
@@ -107,4 +115,30 @@ fn a_restored_store_has_what_the_store_had_at_the_backups_moment() {
     assert_eq!(list(&*bench.depot).unwrap().len(), 2);
     assert_eq!(verify(&*bench.depot, &list(&*bench.depot).unwrap(), &mut || true).unwrap().backups, 2);
     drop(bench.folder);
+}
+
+#[test]
+fn a_drive_with_one_backup_is_brought_to_another_in_either_direction() {
+    let bench = Bench::new("backup-over");
+    let mut had = Vec::new();
+    for round in 0..4 {
+        for number in 0..1500 {
+            bench.put("hashed", number * (round + 1), 40 + (number as usize + round as usize * 50) % 900);
+            bench.put("ordered", number * (4 - round), 30 + number as usize % 500);
+        }
+        bench.put("ordered", 9000 + round, 20_000);
+        bench.put("hashed", 9000, 90_000);
+        bench.store.keyspace("ordered").unwrap().delete(format!("key {:05}", 9000 + round).as_bytes()).unwrap();
+        had.push(items(&bench.store));
+        bench.backup();
+    }
+    let drive = blank_drive();
+    let mut has = bench.restore(&drive, Some(1), Restore::Whole);
+    for sequence in [2, 4, 3, 1, 4] {
+        has = bench.restore(&drive, Some(sequence), Restore::Over(&has));
+        let overlaid = Store::open_read_only_on(&drive, &options()).unwrap();
+        assert_eq!(items(&overlaid), had[sequence as usize - 1], "backup {sequence}");
+        assert_eq!(crate::check(&overlaid).unwrap().problems, Vec::<String>::new());
+    }
+    assert_eq!(items(&opened(&drive)), had[3]);
 }

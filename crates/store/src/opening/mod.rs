@@ -17,7 +17,7 @@ mod tests;
 
 pub use error::OpenError;
 pub use place::Place;
-pub use restoring::{RestoreError, restore_at};
+pub use restoring::{RestoreError, restore_at, restore_over};
 
 use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;

@@ -1,15 +1,16 @@
 //! Restoring a backup at a path: into a file that has another name until it is whole, as a new store.
 
-use super::{OpenError, PROBE_BYTES, Place, creation, drive, place};
+use super::{OpenError, PROBE_BYTES, Place, creation, drive, open_flash, place};
 use crate::api::store::Store;
 use crate::backup::{
     BackupError, BackupManifest, BackupName, BackupProgress, Depot, Restore, Restored, restore_onto, superblock,
 };
 use std::fmt;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tapetum_base::debug_as_text;
-use tapetum_drive::Env;
+use tapetum_drive::{Env, Flash};
 
 /// Local memory to write a store with.
 const RESTORE_BYTES: usize = 8 * PROBE_BYTES;
@@ -55,6 +56,23 @@ debug_as_text!(RestoreError);
 
 impl std::error::Error for RestoreError {}
 
+/// Brings the store at `path`, which holds the backup `has` and which nobody wrote to since, to another backup of the same store.
+///
+/// # Errors
+/// As [`restore_onto`]. There may be no store there then, but what is left of it: it is to be removed.
+pub fn restore_over(
+    path: &Path,
+    depot: &dyn Depot,
+    backup: (&BackupName, &BackupManifest),
+    has: &BackupManifest,
+    progress: &BackupProgress,
+) -> Result<Restored, RestoreError> {
+    let env = Env::system();
+    let flash: Arc<dyn Flash> = Arc::new(open_flash(path, &env)?);
+    let onto = drive(&flash, RESTORE_BYTES, path, &env)?;
+    Ok(restore_onto(&onto, depot, backup, Restore::Over(has), progress, || false)?)
+}
+
 /// Restores a backup as a new store at `place`, a directory or a file.
 ///
 /// # Errors
@@ -63,7 +81,7 @@ pub fn restore_at(
     place: &Place,
     depot: &dyn Depot,
     backup: (&BackupName, &BackupManifest),
-    how: Restore,
+    how: Restore<'_>,
     progress: &BackupProgress,
 ) -> Result<Restored, RestoreError> {
     let (path, env) = (place.given_path()?, Env::system());
