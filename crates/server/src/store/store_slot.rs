@@ -2,13 +2,15 @@
 //! object over the same drive.
 //!
 //! ```text
-//!   StoreSlot ── store (errands and figures borrow it) ── withdraw ─► nobody has it any more ─► put
+//!   StoreSlot ── store (errands and figures borrow it) ─┬─ withdraw ─► nobody has it any more ─► put
+//!       │                                              └─ replace: each seat goes over to another store when nothing is in flight there
 //!       └ a port a worker ── Handover ─► the worker's Seat: with a session, or empty
 //! ```
 //! Invariants:
 //! 1. Only its worker touches a seat. Others leave handovers in its port, and the worker takes them between two requests.
 //! 2. When `withdraw` returns a store, no session, errand or figure holds it: the caller has the last handle.
 //! 3. A request in flight when its session is withdrawn is answered once, with the reason. So is each request at an empty seat.
+//! 4. A store that is replaced answers all requests that came to it; a seat that is to go over takes no more before.
 //!
 //! Threads: any; a seat belongs to one. A single thread, which may block, calls `withdraw`, `refuse` and `put`.
 
@@ -55,6 +57,8 @@ enum Handover {
     /// Drop the session, then the sender.
     Leave(Error, Sender<()>),
     Take(Box<Session>),
+    /// Go over to this session when nothing is in flight, drop the one before, then the sender.
+    GoOver(Box<Session>, Sender<()>),
 }
 
 /// The handovers of one worker.
@@ -117,7 +121,7 @@ impl StoreSlot {
     /// Takes the store out, if there is one, and waits until nobody holds it: first errands, while sessions still serve. From then on
     /// requests are refused with `why`.
     pub fn withdraw(&self, why: &Error) -> Option<Store> {
-        let mut borrowed = self.store().ok()?;
+        let borrowed = self.store().ok()?;
         let last = Box::new(LastFigures {
             stats: borrowed.stats(),
             keyspace_items: borrowed.keyspace_items(),
@@ -125,13 +129,7 @@ impl StoreSlot {
             stages: borrowed.stage_counters(),
         });
         *lock(&self.occupant) = Occupant::Absent { why: why.clone(), last };
-        let store = loop {
-            match Arc::try_unwrap(borrowed) {
-                Ok(store) => break store,
-                Err(still_borrowed) => borrowed = still_borrowed,
-            }
-            std::thread::sleep(BORROWERS_LOOK);
-        };
+        let store = alone(borrowed);
         self.empty_seats(why);
         Some(store)
     }
@@ -169,13 +167,34 @@ impl StoreSlot {
         Ok(())
     }
 
+    /// Puts another store in the place of the one that serves, and returns that when nobody holds it any more.
+    pub fn replace(&self, store: Store) -> Result<Store, Error> {
+        self.fence.iter().for_each(|fence| store.fence(fence.clone()));
+        let ports = lock(&self.ports).clone();
+        let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
+        let replaced = match &mut *lock(&self.occupant) {
+            Occupant::Absent { why, .. } => return Err(why.clone()),
+            Occupant::Store(occupant) => mem::replace(occupant, Arc::new(store)),
+        };
+        let hand = |(port, session): (&Arc<Port>, Session)| {
+            let (leaving, left) = channel();
+            port.hand(Handover::GoOver(Box::new(session), leaving));
+            left
+        };
+        let all: Vec<Receiver<()>> = ports.iter().zip(sessions).map(hand).collect();
+        for left in all {
+            let _ = left.recv();
+        }
+        Ok(alone(replaced))
+    }
+
     /// A worker's seat, with a session of the store.
     pub fn seat(&self) -> Result<Seat, Error> {
         let session = self.store()?.session()?;
         let event = Event::new().map_err(|error| Error::Io(error.to_string()))?;
         let port = Arc::new(Port { event, handovers: Mutex::new(Some(VecDeque::new())) });
         lock(&self.ports).push(Arc::clone(&port));
-        Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0, fence: self.fence.clone() })
+        Ok(Seat { sitter: Sitter::Session(session), port, exchanges: 0, fence: self.fence.clone(), next: None })
     }
 
     /// Figures of the store; without one, those of the last.
@@ -217,6 +236,17 @@ impl StoreSlot {
     }
 }
 
+/// Waits until the last errand has ended.
+fn alone(mut borrowed: Arc<Store>) -> Store {
+    loop {
+        match Arc::try_unwrap(borrowed) {
+            Ok(store) => return store,
+            Err(still_borrowed) => borrowed = still_borrowed,
+        }
+        std::thread::sleep(BORROWERS_LOOK);
+    }
+}
+
 /// The part of a seat that answers requests. A boxed session would cost every get one more dereference.
 #[allow(clippy::large_enum_variant)]
 enum Sitter {
@@ -235,6 +265,8 @@ pub struct Seat {
     port: Arc<Port>,
     exchanges: u64,
     fence: Option<Fence>,
+    /// To go over to when nothing is in flight.
+    next: Option<(Box<Session>, Sender<()>)>,
 }
 
 impl Drop for Seat {
@@ -297,6 +329,8 @@ impl Seat {
     /// Whether one more request may be submitted. If not, replies make room.
     pub fn has_room(&self) -> bool {
         match &self.sitter {
+            // What is in flight is to come to an end.
+            Sitter::Session(_) if self.next.is_some() => false,
             Sitter::Session(session) => session.has_room(),
             Sitter::Nobody { refusals, .. } => refusals.len() < REFUSALS_MAX,
         }
@@ -336,20 +370,31 @@ impl Seat {
         self.exchanges
     }
 
+    /// Whether the seat waits for nothing more to go over to another store.
+    pub fn may_go_over(&self) -> bool {
+        self.next.is_some() && self.in_flight() == 0
+    }
+
     /// Exchanges the session, if it must be, and returns the replies to all requests in flight. `event_fds` are different from then on.
     pub fn exchange(&mut self) -> Option<Vec<Reply>> {
         self.port.event.clear();
         let mut refused = None;
         while let Some(handover) = self.port.next() {
-            let refused = refused.get_or_insert_with(Vec::new);
             let (next, leaving) = match handover {
+                Handover::GoOver(session, leaving) => {
+                    // One that nobody came to is over.
+                    self.next = Some((session, leaving));
+                    continue;
+                }
                 Handover::Leave(why, leaving) => {
+                    self.next = None;
                     // Even if another store follows, clients learn once that writes which were not durable may be lost.
                     self.exchanges += 1;
                     (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
                 }
                 Handover::Take(session) => (Sitter::Session(*session), None),
             };
+            let refused = refused.get_or_insert_with(Vec::new);
             match (mem::replace(&mut self.sitter, next), &self.sitter) {
                 (Sitter::Session(session), Sitter::Nobody { why, .. }) => {
                     refused.extend(session.tokens_in_flight().into_iter().map(|token| refusal(token, why)));
@@ -358,6 +403,13 @@ impl Seat {
                 (Sitter::Session(_), Sitter::Session(_)) => unreachable!("a store is put where there is none"),
             }
             // The session is dropped by now.
+            drop(leaving);
+        }
+        if self.may_go_over()
+            && let Some((session, leaving)) = self.next.take()
+        {
+            self.sitter = Sitter::Session(*session);
+            refused.get_or_insert_with(Vec::new);
             drop(leaving);
         }
         refused

@@ -384,6 +384,9 @@ impl Worker {
         self.unfinished = true;
         for _ in 0..ROUNDS_MAX {
             replies.clear();
+            if self.seat.may_go_over() {
+                self.exchange_session()?;
+            }
             self.look_at_fence();
             self.seat.poll(replies);
             self.seat.take_asks(asks);
