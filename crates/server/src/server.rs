@@ -5,8 +5,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::doors::context::unix_seconds;
@@ -27,8 +28,11 @@ use crate::stats::latencies::RequestLatencies;
 use crate::stats::{Counters, Figures};
 use crate::store::errands::{self, Errands, MemoryShares, Orders};
 use crate::store::failure_log::FailureLog;
+use crate::store::follower::PromotionOrder;
 use crate::store::store_slot::StoreSlot;
 use crate::worker::{Shared, Worker};
+use tapetum_service::failure::{Failure, FailureKind};
+use tapetum_service::reply::PromotedRow;
 use tapetum_service::serving_store::ServingStore;
 
 pub struct Server {
@@ -44,6 +48,8 @@ pub struct ServedStore {
     slot: Arc<StoreSlot>,
     shared: Arc<Shared>,
     memory: Arc<MemoryShares>,
+    /// Where promotions are ordered, of a standby.
+    promotions: Option<Mutex<Sender<PromotionOrder>>>,
 }
 
 /// Tells commands from connections, which share the budget.
@@ -56,6 +62,17 @@ impl ServingStore for ServedStore {
 
     fn is_fenced(&self) -> bool {
         self.slot.is_fenced()
+    }
+
+    fn promote(&self, force: bool, lease_ms: u64) -> Result<PromotedRow, Failure> {
+        let none = || Failure::bad("this server follows no other: it serves writes already");
+        let ended = || Failure::new(FailureKind::Unavailable, "the server stops, or serves writes already");
+        let orders = self.promotions.as_ref().ok_or_else(none)?;
+        let (answer, answered) = channel();
+        let order = PromotionOrder { force, lease_ms, answer };
+        let ordered = orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+        ordered.map_err(|_| ended())?;
+        answered.recv().map_err(|_| ended())?.map_err(|error| Failure::new(FailureKind::Unavailable, error))
     }
 
     fn resize_memory(&self, store: &tapetum::Store, memory_bytes: u64) -> Result<(), tapetum::Error> {
@@ -190,8 +207,9 @@ impl Server {
     }
 
     /// The store in a slot, with this server's memory.
-    pub fn served_store(&self, slot: &Arc<StoreSlot>) -> ServedStore {
-        ServedStore { slot: Arc::clone(slot), shared: Arc::clone(&self.shared), memory: Arc::clone(&self.memory) }
+    pub fn served_store(&self, slot: &Arc<StoreSlot>, promotions: Option<Sender<PromotionOrder>>) -> ServedStore {
+        let (slot, shared, memory) = (Arc::clone(slot), Arc::clone(&self.shared), Arc::clone(&self.memory));
+        ServedStore { slot, shared, memory, promotions: promotions.map(Mutex::new) }
     }
 
     /// The addresses in use: first those for memcached's clients, then those for block devices.

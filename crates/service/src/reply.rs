@@ -1,6 +1,7 @@
 //! What is answered. Plain data, but for rows of queries, which go through [`crate::caller::Caller::row`].
 
 use serde::{Deserialize, Serialize};
+use tapetum::backup::lease::Loss;
 use tapetum::{Expiry, FreezeReport};
 use tapetum_drive::engine::StageSnapshot;
 use tapetum_kernels::scan::ScalarType;
@@ -40,6 +41,28 @@ pub enum Reply {
     Stages(Vec<StageRow>),
     Freezes(Vec<FreezeRow>),
     BackedUp(BackupRow),
+    Promoted(PromotedRow),
+}
+
+/// A standby that serves writes from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PromotedRow {
+    pub generation: u64,
+    /// The backup that it began with.
+    pub number: u64,
+    /// For how long before its end the server before may have acknowledged writes that are lost; `None`: nobody knows.
+    pub loss_ms: Option<u64>,
+}
+
+impl PromotedRow {
+    pub fn new(generation: u64, number: u64, loss: Loss) -> PromotedRow {
+        let loss_ms = match loss {
+            Loss::Unknown => None,
+            Loss::None => Some(0),
+            Loss::AtMostMs(loss_ms) => Some(loss_ms),
+        };
+        PromotedRow { generation, number, loss_ms }
+    }
 }
 
 /// A backup that was made: see [`tapetum::backup::BackupReport`].

@@ -128,6 +128,13 @@ pub enum Request {
         /// Takes nothing over from earlier backups.
         anew: bool,
     },
+    /// Lets a standby take the place of the server that it follows. Answered with [`crate::reply::Reply::Promoted`].
+    Promote {
+        /// Also where nobody knows what is lost.
+        force: bool,
+        /// How long the lease lasts that it takes.
+        lease_ms: u64,
+    },
     /// The store's figures, and the number of items of each keyspace.
     Figures,
     /// Reads what is on flash and looks at its checksums; of a store that is not served, at all that ties it together as well. Answered with figures,
@@ -310,7 +317,9 @@ impl Request {
             | Request::Freezes
             | Request::RenewFreeze { .. }
             | Request::ReleaseFreeze { .. } => (Role::Read, None),
-            Request::Grow { .. } | Request::ResizeMemory { .. } | Request::Backup { .. } => (Role::Admin, None),
+            Request::Grow { .. } | Request::ResizeMemory { .. } | Request::Backup { .. } | Request::Promote { .. } => {
+                (Role::Admin, None)
+            }
         }
     }
 }

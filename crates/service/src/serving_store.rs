@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use tapetum::{Error, Store};
 
+use crate::failure::Failure;
+use crate::reply::PromotedRow;
+
 /// See the [module](self). Used by many threads.
 pub trait ServingStore: Send + Sync + 'static {
     /// The store, or why there is none now.
@@ -11,6 +14,9 @@ pub trait ServingStore: Send + Sync + 'static {
 
     /// Whether nothing may be acknowledged any more, also of what was done.
     fn is_fenced(&self) -> bool;
+
+    /// Lets the store take the place of the one that it follows. Takes long, and holds no store.
+    fn promote(&self, force: bool, lease_ms: u64) -> Result<PromotedRow, Failure>;
 
     /// Changes the memory of store and server together.
     fn resize_memory(&self, store: &Store, memory_bytes: u64) -> Result<(), Error>;

@@ -15,6 +15,7 @@ use crate::cli::help::HelpArguments;
 use crate::cli::import_arguments::ImportCommand;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, KeyspaceArguments, KeyspaceCommand, keyspace_name};
 use crate::cli::pipeline_arguments::PipelineCommand;
+use crate::cli::promotion::PromoteArguments;
 use crate::cli::ranges::{capacity, memory};
 use crate::cli::repair_arguments::RepairArguments;
 use crate::cli::scan_arguments::ScanArguments;
@@ -203,6 +204,8 @@ pub enum Command {
     /// Make, list, verify, restore and prune backups of a store
     #[command(subcommand)]
     Backup(BackupCommand),
+    /// Let a standby take the place of the server that it follows: see `tapetum serve --follow`
+    Promote(PromoteArguments),
     /// Give a store more flash, or a running server more or less memory
     Resize(ResizeArguments),
     /// Test every checksum and invariant of a store that no server has open

@@ -16,8 +16,8 @@ use tapetum::{NewStore, Options, Place};
 use super::pictures;
 use super::reach::Reached;
 use super::{
-    backups, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, queries, repair_arguments,
-    serve,
+    backups, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, promotion, queries,
+    repair_arguments, serve,
 };
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
@@ -216,6 +216,7 @@ fn run(command: Command) -> Outcome {
         Command::Keyspace(command) => keyspaces::run(command),
         Command::Freeze(command) => freezes::run(command),
         Command::Backup(command) => backups::run(command),
+        Command::Promote(arguments) => promotion::run(&arguments),
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {

@@ -22,6 +22,7 @@ mod mistypes;
 mod pictures;
 pub mod pipeline_arguments;
 mod presets;
+pub mod promotion;
 mod queries;
 mod ranges;
 mod reach;

@@ -5,8 +5,10 @@ use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use tapetum::backup::lease::Lease;
@@ -27,8 +29,10 @@ use crate::net::listen::Address;
 use crate::protocol::VERSION;
 use crate::server::{ServedStore, Server};
 use crate::store::backups::{BackupKeeper, BackupPlan};
+use crate::store::follower::Follower;
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::opening::Opening;
+use crate::store::standby::Standby;
 use crate::store::steward::Steward;
 use crate::store::store_slot::StoreSlot;
 use crate::{machine, os, service_manager};
@@ -46,6 +50,8 @@ const OTHER_FILES: u64 = 256;
 const FILES_PER_WORKER: u64 = 16;
 /// How often the steward checks the store.
 const STEWARD_LOOK: Duration = Duration::from_secs(1);
+/// How often a standby looks for a later backup.
+const STANDBY_LOOK: Duration = Duration::from_millis(200);
 
 /// Serves until a signal comes. A log that nobody reads does not block the server.
 pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
@@ -84,7 +90,10 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let lease = take_lease(&arguments.backups)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
-    let store = opening::open(&place, &options)?;
+    let (store, follower) = match &arguments.backups.follow {
+        None => (opening::open(&place, &options)?, None),
+        Some(folder) => follow(folder, &place, &options)?,
+    };
     drop(opening);
     refuse_devices(&store, &keyspaces)?;
     doors.give(&door_options(&store, &place, &keyspaces, !arguments.no_flush_all)?);
@@ -102,22 +111,32 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     say_item_limit(&store, arguments.item_size);
     let (slot, keeper) = keep_backups(store, &arguments.backups, lease)?;
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
-    let service = start_service(server.served_store(&slot), &place, &options);
+    let (ordering, orders) = channel();
+    let service = start_service(server.served_store(&slot, follower.is_some().then_some(ordering)), &place, &options);
     if arguments.is_without_list() {
         tracing::info!(
             "DRAM will not be warmed after a restart: there is no place for the list of hot keys beside a block device; give --hot-keys FILE"
         );
     }
-    let mut steward = Steward::new(slot, place.clone(), options, arguments.hot_keys(), progress, signals)?;
+    let steward = |slot: &Arc<StoreSlot>| {
+        let (slot, progress) = (Arc::clone(slot), Arc::clone(&progress));
+        Steward::new(slot, place.clone(), options.clone(), arguments.hot_keys(), progress, signals)
+    };
+    let mut care = match follower {
+        None => Care::Store { steward: Box::new(steward(&slot)?), keeper },
+        Some(follower) => {
+            Care::Backups(Standby::new(follower, &slot, &place, &options, plan(&arguments.backups), orders))
+        }
+    };
     say_durability(arguments);
     warn_of_memory(arguments.memory());
     warn_of_strangers(&server);
     say_addresses(&server, memcached_count, &place, service.as_ref());
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
-        match os::wait_for_signal_until(signals, STEWARD_LOOK)? {
+        match os::wait_for_signal_until(signals, care.pause())? {
             Some(signal) => break os::signal_name(signal),
-            None => steward.look(),
+            None => care = care.look(|| steward(&slot))?,
         }
     };
     service_manager::tell_stopping();
@@ -126,12 +145,77 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         service.stop();
     }
     let stopped = server.stop();
-    if let Some(keeper) = keeper {
-        keeper.stop();
-    }
-    steward.close()?;
+    care.end(&slot)?;
     tracing::info!("closed");
     Ok(stopped?)
+}
+
+/// Who looks after the served store.
+enum Care {
+    Store {
+        steward: Box<Steward>,
+        keeper: Option<BackupKeeper>,
+    },
+    /// A standby, until it is promoted.
+    Backups(Standby),
+}
+
+impl Care {
+    /// How long it does nothing by itself.
+    fn pause(&self) -> Duration {
+        match self {
+            Care::Store { .. } => STEWARD_LOOK,
+            Care::Backups(_) => STANDBY_LOOK,
+        }
+    }
+
+    fn look(self, steward: impl FnOnce() -> std::io::Result<Steward>) -> Result<Care, Box<dyn Error>> {
+        match self {
+            Care::Store { mut steward, keeper } => {
+                steward.look();
+                Ok(Care::Store { steward, keeper })
+            }
+            Care::Backups(mut standby) => match standby.look() {
+                None => Ok(Care::Backups(standby)),
+                Some(keeper) => Ok(Care::Store { steward: Box::new(steward()?), keeper: Some(keeper) }),
+            },
+        }
+    }
+
+    /// The server has stopped.
+    fn end(self, slot: &StoreSlot) -> Outcome {
+        match self {
+            Care::Store { steward, keeper } => {
+                if let Some(keeper) = keeper {
+                    keeper.stop();
+                }
+                Ok(steward.close()?)
+            }
+            Care::Backups(_) => Ok(slot.store().and_then(|store| store.close())?),
+        }
+    }
+}
+
+/// The store of a standby, which is read, and who follows the backups.
+fn follow(
+    folder: &Path,
+    place: &tapetum::Place,
+    options: &tapetum::Options,
+) -> Result<(tapetum::Store, Option<Follower>), Box<dyn Error>> {
+    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::open(folder)?);
+    let follower = Follower::new(&depot, place, &Standby::reading(options))?;
+    let store = follower.open()?;
+    tracing::info!(
+        "a standby of {}, at its backup {}: read it; `tapetum promote {}` lets it take the place of the server that it follows",
+        depot.place(),
+        follower.number(),
+        depot.place()
+    );
+    Ok((store, Some(follower)))
+}
+
+fn plan(arguments: &BackupArguments) -> BackupPlan {
+    BackupPlan { every: Duration::from_secs(arguments.every.into()), keep: arguments.keep as usize }
 }
 
 /// The lease of the folder of backups, if there is one. One that a killed server held is waited for.
@@ -154,8 +238,7 @@ fn keep_backups(
     backup::last_of_history(&**lease.depot(), store.history()?)?;
     let fence = Fence::at(&Env::system(), lease.ends_ms());
     let slot = Arc::new(StoreSlot::fenced(store, fence.clone()));
-    let plan = BackupPlan { every: Duration::from_secs(arguments.every.into()), keep: arguments.keep as usize };
-    let keeper = BackupKeeper::start(Arc::clone(&slot), plan, lease, fence)?;
+    let keeper = BackupKeeper::start(Arc::clone(&slot), plan(arguments), lease, fence)?;
     Ok((slot, Some(keeper)))
 }
 

@@ -151,17 +151,21 @@ struct UdpArguments {
 pub struct BackupArguments {
     /// Keep backups of the store in this folder, from which a standby follows it: see `tapetum backup`. The server holds a lease there, and
     /// acknowledges nothing when it can renew that no more
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", group = "backups_in")]
     pub backup_to: Option<PathBuf>,
+    /// Be a standby of the server that keeps backups in this folder: serve its last backup to read, and go over to each later one, until
+    /// `tapetum promote` lets this server take its place, which keeps its own backups there from then on. The data takes twice the flash
+    #[arg(long, value_name = "FOLDER", group = "backups_in", conflicts_with_all = ["capacity", "write_buffer"])]
+    pub follow: Option<PathBuf>,
     /// How often a backup is made, in seconds
-    #[arg(long, value_name = "SECONDS", requires = "backup_to", default_value = "60",
+    #[arg(long, value_name = "SECONDS", requires = "backups_in", default_value = "60",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub every: u32,
     /// How many backups stay, about
-    #[arg(long, value_name = "N", requires = "backup_to", default_value = "48", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "backups_in", default_value = "48", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
     /// How long the lease lasts without being renewed, in seconds: a standby waits for so long before it takes over
-    #[arg(long, value_name = "SECONDS", requires = "backup_to", default_value = "10",
+    #[arg(long, value_name = "SECONDS", requires = "backups_in", default_value = "10",
           value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub lease: u32,
 }

@@ -3,10 +3,12 @@
 pub mod backups;
 pub mod errands;
 pub mod failure_log;
+pub mod follower;
 mod fullness;
 pub mod hot_keys;
 pub mod opening;
 mod room_probe;
+pub mod standby;
 pub mod steward;
 pub mod store_slot;
 pub(crate) mod unfinished;

@@ -22,7 +22,7 @@ use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tapetum::{
@@ -91,23 +91,37 @@ pub struct StoreSlot {
     /// One for each seat that was ever given out.
     ports: Mutex<Vec<Arc<Port>>>,
     /// From when on no store in the slot acknowledges anything.
-    fence: Option<Fence>,
+    fence: Arc<OnceLock<Fence>>,
 }
 
 impl StoreSlot {
     pub fn new(store: Store) -> StoreSlot {
-        StoreSlot { occupant: Mutex::new(Occupant::Store(Arc::new(store))), ports: Mutex::default(), fence: None }
+        StoreSlot {
+            occupant: Mutex::new(Occupant::Store(Arc::new(store))),
+            ports: Mutex::default(),
+            fence: Arc::default(),
+        }
     }
 
     /// A slot whose stores have a fence.
     pub fn fenced(store: Store, fence: Fence) -> StoreSlot {
         store.fence(fence.clone());
-        StoreSlot { fence: Some(fence), ..StoreSlot::new(store) }
+        let slot = StoreSlot::new(store);
+        slot.fence(fence);
+        slot
+    }
+
+    /// Gives stores that are put from now on a fence.
+    ///
+    /// # Panics
+    /// If they have one.
+    pub fn fence(&self, fence: Fence) {
+        assert!(self.fence.set(fence).is_ok(), "a slot has one fence");
     }
 
     /// Whether nothing may be acknowledged any more.
     pub fn is_fenced(&self) -> bool {
-        self.fence.as_ref().is_some_and(Fence::has_passed)
+        self.fence.get().is_some_and(Fence::has_passed)
     }
 
     /// The store, or the reason why there is none.
@@ -159,7 +173,7 @@ impl StoreSlot {
 
     /// Puts a store into the empty slot, and gives each seat a session of it.
     pub fn put(&self, store: Store) -> Result<(), Error> {
-        self.fence.iter().for_each(|fence| store.fence(fence.clone()));
+        self.fence.get().into_iter().for_each(|fence| store.fence(fence.clone()));
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
         *lock(&self.occupant) = Occupant::Store(Arc::new(store));
@@ -169,7 +183,7 @@ impl StoreSlot {
 
     /// Puts another store in the place of the one that serves, and returns that when nobody holds it any more.
     pub fn replace(&self, store: Store) -> Result<Store, Error> {
-        self.fence.iter().for_each(|fence| store.fence(fence.clone()));
+        self.fence.get().into_iter().for_each(|fence| store.fence(fence.clone()));
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
         let replaced = match &mut *lock(&self.occupant) {
@@ -264,7 +278,7 @@ pub struct Seat {
     sitter: Sitter,
     port: Arc<Port>,
     exchanges: u64,
-    fence: Option<Fence>,
+    fence: Arc<OnceLock<Fence>>,
     /// To go over to when nothing is in flight.
     next: Option<(Box<Session>, Sender<()>)>,
 }
@@ -285,7 +299,7 @@ const ASKER_IS_GONE: &str = "requests that asked were answered when the session 
 impl Seat {
     /// Whether nothing may be acknowledged any more, also of what was polled.
     pub fn is_fenced(&self) -> bool {
-        self.fence.as_ref().is_some_and(Fence::has_passed)
+        self.fence.get().is_some_and(Fence::has_passed)
     }
 
     pub fn session(&self) -> Option<&Session> {

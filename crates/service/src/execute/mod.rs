@@ -123,6 +123,8 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::RenewFreeze { id, lasts_ms } => freezes::renew(open, id, lasts_ms, caller),
         Request::ReleaseFreeze { id } => freezes::release(open, id),
         Request::Backup { folder, anew } => backups::create(open, &folder, anew, caller),
+        // A server does it before it takes the store.
+        Request::Promote { .. } => Err(Failure::bad("only a store that nobody else has open is promoted so")),
         Request::Figures => figures(open, caller),
         Request::Check => check::run(open, caller),
         Request::Inspect => {

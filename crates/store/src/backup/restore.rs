@@ -127,7 +127,8 @@ pub async fn restore(
         .iter()
         .filter(|part| part.key == PartKey::State)
         .all(|part| (0..part.pieces.len()).all(|place| state.contains_key(&place)) && !part.pieces.is_empty());
-    if !lacking.is_empty() && !(how == Restore::Partial && is_state_whole) {
+    let is_enough = how == Restore::Partial && is_state_whole;
+    if !lacking.is_empty() && !is_enough {
         return Err(BackupError::Damaged { place: depot.place(), name: *name, packs: lacking });
     }
     writer.end().await?;

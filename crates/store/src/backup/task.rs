@@ -13,7 +13,7 @@ use crate::scan::{Freeze, FreezeTask};
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::error::Error;
-use tapetum_base::manifest::base_marks::History;
+use tapetum_base::manifest::base_marks::{BaseMarks, History};
 use tapetum_base::media::io::{Io, Task, poll_once, run};
 use tapetum_drive::{Drive, OfProcess, Purpose};
 
@@ -69,9 +69,21 @@ impl Store {
     /// # Errors
     /// If the store has failed.
     pub fn history(&self) -> Result<History, Error> {
+        Ok(self.marks()?.history)
+    }
+
+    /// How often the store was opened to write, with the openings of the store that it was restored from.
+    ///
+    /// # Errors
+    /// As [`Store::history`].
+    pub fn openings(&self) -> Result<u64, Error> {
+        Ok(self.marks()?.opening.generation)
+    }
+
+    fn marks(&self) -> Result<BaseMarks, Error> {
         self.refuse_forked()?;
-        let history = async { self.hashed().take_installer().await.marks.history };
-        self.hashed().run_beside_maintenance(&self.backup_io()?, history)
+        let marks = async { self.hashed().take_installer().await.marks.clone() };
+        self.hashed().run_beside_maintenance(&self.backup_io()?, marks)
     }
 
     fn backup_io(&self) -> Result<Io, Error> {
@@ -84,7 +96,7 @@ impl Store {
     /// # Errors
     /// As [`Store::freeze`].
     pub fn begin_backup(&self, depot: &Arc<dyn Depot>, options: &BackupOptions) -> Result<BackupTask, BackupError> {
-        self.refuse_forked()?;
+        self.base().refuse_to_write()?;
         Ok(BackupTask {
             store: self.clone(),
             io: self.backup_io()?,

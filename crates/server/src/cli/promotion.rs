@@ -1,0 +1,93 @@
+//! `tapetum promote`: lets a standby take the place of the server that it follows.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tapetum::backup::{self, BackupError, Depot, FolderDepot};
+use tapetum_service::backups::LASTS_MS;
+use tapetum_service::opening;
+use tapetum_service::reply::{PromotedRow, Reply};
+use tapetum_service::request::Request;
+use tapetum_service::socket::client::Connection;
+use tapetum_service::{backups, duration};
+
+use super::commands::{Outcome, offline_options, print, tell};
+use crate::cli::arguments::StoreArguments;
+use crate::store::follower::{FollowError, Follower};
+
+#[derive(Debug, Args)]
+pub struct PromoteArguments {
+    /// The folder of backups that the standby follows
+    folder: PathBuf,
+    /// Also where no server holds a lease that says how much is lost; or let a store that is no standby be the one that counts
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+pub fn run(arguments: &PromoteArguments) -> Outcome {
+    let promoted = match Connection::open(&arguments.store.place().socket())? {
+        Some(mut server) => of_server(&mut server, arguments.force)?,
+        None => of_closed(arguments)?,
+    };
+    tell(&lost(&promoted));
+    let PromotedRow { generation, number, .. } = promoted;
+    print(format!("generation {generation} began with backup {number}\n").as_bytes())
+}
+
+fn of_server(server: &mut Connection, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
+    let mut told = tapetum_service::caller::Gathering::default();
+    server.call(&Request::Promote { force, lease_ms: LASTS_MS }, &mut told)?;
+    match told.replies.pop() {
+        Some(Reply::Promoted(promoted)) => Ok(promoted),
+        _ => Err("no promotion was told".into()),
+    }
+}
+
+/// A store that no server has open: it is served with --backup-to afterwards.
+fn of_closed(arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>> {
+    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::open(&arguments.folder)?);
+    let (place, options) = (arguments.store.place(), offline_options(&arguments.store));
+    let mut follower = match Follower::new(&depot, &place, &options) {
+        Err(FollowError::NoStandby { .. }) if arguments.force => return of_other(&depot, arguments),
+        follower => follower?,
+    };
+    let (mut lease, loss) = follower.take_lease(arguments.force, LASTS_MS, &mut || true)?;
+    follower.end_following()?;
+    lease.keep()?;
+    let store = opening::open(&place, &options)?;
+    let promoted = follower.promote(&store, &mut lease, loss);
+    store.close()?;
+    backups::release(lease);
+    Ok(promoted?)
+}
+
+/// A store that is no standby becomes the one that counts.
+fn of_other(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>> {
+    let last = backup::find(&**depot, None)?;
+    let mut lease = backups::take_lease(depot, "tapetum promote", LASTS_MS, &mut || true)?;
+    let place = arguments.store.place();
+    let store = opening::open(&place, &offline_options(&arguments.store))?;
+    let promoted = match backup::owner(&**depot)? {
+        Some(owner) if owner == store.id() => lease.promote(store.history()?.id, &last),
+        _ => Err(BackupError::OtherStore { place: depot.place() }),
+    };
+    store.close()?;
+    backups::release(lease);
+    Ok(PromotedRow { generation: promoted?, number: last.sequence, loss_ms: None })
+}
+
+fn lost(promoted: &PromotedRow) -> String {
+    match promoted.loss_ms {
+        None => "what was written elsewhere since the last backup is lost; how much that is, nobody knows".into(),
+        Some(0) => "nothing is lost: the server before made a last backup and stopped".into(),
+        Some(loss_ms) => {
+            let within = duration::shown(Duration::from_millis(loss_ms));
+            format!("writes that the server before acknowledged in its last {within} may be lost")
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A standby: a store that follows the backups of another, and is served to read until it is promoted.
+//!
+//! ```text
+//!  drive ── open, served          new backup ─► drive.next brought to it ─► opened ─► names exchanged ─► sessions go over ─► the other is the next
+//!  drive.next
+//! ```
+//! 1. `drive` is a whole store of one backup at any time. `drive.next` is one of an earlier backup, or is made anew.
+//! 2. Nobody writes to either before the standby is promoted. A store that was written to is no standby.
+//! 3. It is promoted under the lease, behind the last backup that is believed, and serves writes when its generation is noted.
+//!
+//! Threads: one, which blocks while a store is restored or opened.
+
+// The server is above the simulator: the thread that exchanges stores works on files.
+#![allow(clippy::disallowed_methods)]
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use tapetum::backup::lease::{Lease, Loss, Seen, Watch, look};
+use tapetum::backup::{self, BackupError, BackupManifest, BackupName, BackupProgress, Depot, Restore};
+use tapetum::{Options, Place, RestoreError, Store, restore_at, restore_over};
+use tapetum_drive::env::Env;
+use tapetum_drive::unfinished;
+use tapetum_service::backups::take_lease;
+use tapetum_service::opening::OpenError;
+use tapetum_service::reply::PromotedRow;
+
+use crate::store::store_slot::StoreSlot;
+use tracing::subscriber::{NoSubscriber, with_default};
+
+/// A backup, and its manifest.
+type Held = (BackupName, BackupManifest);
+
+/// Why a standby does not follow, or is not promoted.
+pub enum FollowError {
+    Backup(BackupError),
+    Restore(RestoreError),
+    Open(OpenError),
+    Io(String),
+    /// The store is not one of the depot's backups, or was written to since it was restored.
+    NoStandby {
+        path: PathBuf,
+        place: String,
+    },
+    /// How much would be lost is not known.
+    NeedsForce {
+        place: String,
+    },
+}
+
+impl From<BackupError> for FollowError {
+    fn from(error: BackupError) -> FollowError {
+        FollowError::Backup(error)
+    }
+}
+
+impl From<RestoreError> for FollowError {
+    fn from(error: RestoreError) -> FollowError {
+        FollowError::Restore(error)
+    }
+}
+
+impl From<OpenError> for FollowError {
+    fn from(error: OpenError) -> FollowError {
+        FollowError::Open(error)
+    }
+}
+
+impl From<tapetum::OpenError> for FollowError {
+    fn from(error: tapetum::OpenError) -> FollowError {
+        FollowError::Open(error.into())
+    }
+}
+
+impl From<tapetum::Error> for FollowError {
+    fn from(error: tapetum::Error) -> FollowError {
+        FollowError::Backup(error.into())
+    }
+}
+
+impl fmt::Display for FollowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FollowError::Backup(error) => error.fmt(f),
+            FollowError::Restore(error) => error.fmt(f),
+            FollowError::Open(error) => error.fmt(f),
+            FollowError::Io(error) => f.write_str(error),
+            FollowError::NoStandby { path, place } => write!(
+                f,
+                "{} is no standby of {place}: it holds another store, or was written to since it was restored, or its backup is no longer \
+                 there; give a new --data; nothing was changed",
+                path.display()
+            ),
+            FollowError::NeedsForce { place } => write!(
+                f,
+                "no server holds a lease at {place}, or it has made no backup under it: whether one still writes, and how much was written \
+                 since the last backup, is not known; make sure that none does, and say --force to lose that"
+            ),
+        }
+    }
+}
+
+impl fmt::Debug for FollowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for FollowError {}
+
+/// Somebody wants the standby to be promoted.
+pub struct PromotionOrder {
+    pub force: bool,
+    pub lease_ms: u64,
+    pub answer: Sender<Result<PromotedRow, String>>,
+}
+
+/// See the [module](self).
+pub struct Follower {
+    depot: Arc<dyn Depot>,
+    place: Place,
+    options: Options,
+    has: Held,
+    /// What `drive.next` holds.
+    next: Option<BackupManifest>,
+}
+
+impl Follower {
+    /// Restores the last backup at `place`, or goes on with the one that is there. `options` are for a store that is read.
+    pub fn new(depot: &Arc<dyn Depot>, place: &Place, options: &Options) -> Result<Follower, FollowError> {
+        let path = place.path();
+        let last = backup::find(&**depot, None)?;
+        let has = match path.exists() {
+            true => {
+                held(&**depot, place, options)?.ok_or_else(|| FollowError::NoStandby { path, place: depot.place() })?
+            }
+            false => {
+                let manifest = backup::read(&**depot, &last)?;
+                tracing::info!("restoring backup {} of {} to {}", last.sequence, depot.place(), path.display());
+                restore_at(place, &**depot, (&last, &manifest), Restore::Whole, &BackupProgress::default())?;
+                (last, manifest)
+            }
+        };
+        Ok(Follower { depot: Arc::clone(depot), place: place.clone(), options: options.clone(), has, next: None })
+    }
+
+    /// Opens what is there, to read.
+    pub fn open(&self) -> Result<Store, FollowError> {
+        Ok(self.options.open_read_only(self.place.clone())?)
+    }
+
+    pub fn depot(&self) -> &Arc<dyn Depot> {
+        &self.depot
+    }
+
+    /// The number of the backup that is served.
+    pub fn number(&self) -> u64 {
+        self.has.0.sequence
+    }
+
+    fn path_next(&self) -> PathBuf {
+        let mut name = self.place.path().into_os_string();
+        name.push(".next");
+        name.into()
+    }
+
+    /// Goes over to the last backup, if that is a later one; whether it was.
+    pub fn look(&mut self, slot: &StoreSlot) -> Result<bool, FollowError> {
+        // What an opening tells a log would be told every few seconds.
+        let brought = with_default(NoSubscriber::default(), || -> Result<_, FollowError> {
+            let Some(path) = self.bring_next()? else { return Ok(None) };
+            Ok(Some(self.options.open_read_only(Place::Drive(path))?))
+        });
+        let Some(store) = brought? else { return Ok(false) };
+        self.exchange_names()?;
+        // The store before is closed when its last reader has gone.
+        drop(slot.replace(store)?);
+        Ok(true)
+    }
+
+    /// Brings `drive.next` to the last backup, if that is a later one.
+    fn bring_next(&mut self) -> Result<Option<PathBuf>, FollowError> {
+        let last = backup::find(&*self.depot, None)?;
+        if last == self.has.0 {
+            return Ok(None);
+        }
+        let (manifest, path) = (backup::read(&*self.depot, &last)?, self.path_next());
+        let (to, progress) = ((&last, &manifest), BackupProgress::default());
+        // After an error nobody knows what it holds.
+        match self.next.take().filter(|next| next.capacity_bytes == manifest.capacity_bytes) {
+            Some(next) => drop(restore_over(&path, &*self.depot, to, &next, &progress)?),
+            None => {
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(io(&path, "remove", error));
+                    }
+                    _ => {}
+                }
+                restore_at(&Place::Drive(path.clone()), &*self.depot, to, Restore::Whole, &progress)?;
+            }
+        }
+        self.next = Some(std::mem::replace(&mut self.has, (last, manifest)).1);
+        Ok(Some(path))
+    }
+
+    fn exchange_names(&self) -> Result<(), FollowError> {
+        let (path, next) = (self.place.path(), self.path_next());
+        let exchanged = renameat_with(CWD, &next, CWD, &path, RenameFlags::EXCHANGE).map_err(std::io::Error::from);
+        exchanged.and_then(|()| unfinished::sync_folders_of(&path)).map_err(|error| io(&path, "rename", error))
+    }
+
+    /// Takes the lease, when its holder's time is over, and what is known of the holder. `force`: also if nothing is known.
+    pub fn take_lease(
+        &self,
+        force: bool,
+        lasts_ms: u64,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(Lease, Loss), FollowError> {
+        let record = look(&*self.depot)?.map(|(_, record)| record);
+        if record.as_ref().is_none_or(|record| record.loss() == Loss::Unknown) && !force {
+            // A server that is there is told of first.
+            if let Seen::Held { .. } = Watch::default().look(&*self.depot, &Env::system())? {
+                drop(take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?.release());
+            }
+            return Err(FollowError::NeedsForce { place: self.depot.place() });
+        }
+        let lease = take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?;
+        Ok((lease, record.map_or(Loss::Unknown, |record| record.loss())))
+    }
+
+    /// Brings what is closed to the last backup, so that it may be opened to write.
+    pub fn end_following(&mut self) -> Result<(), FollowError> {
+        if self.bring_next()?.is_some() {
+            self.exchange_names()?;
+        }
+        match fs::remove_file(self.path_next()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&self.path_next(), "remove", error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a generation of the store, which was opened to write, and which nobody writes to yet.
+    pub fn promote(&self, store: &Store, lease: &mut Lease, loss: Loss) -> Result<PromotedRow, FollowError> {
+        let generation = lease.promote(store.history()?.id, &self.has.0)?;
+        Ok(PromotedRow::new(generation, self.has.0.sequence, loss))
+    }
+}
+
+/// The backup that a store at `place` is, if nobody wrote to it since it was restored.
+fn held(depot: &dyn Depot, place: &Place, options: &Options) -> Result<Option<Held>, FollowError> {
+    let store = options.open_read_only(place.clone())?;
+    let (history, openings) = (store.history()?, store.openings()?);
+    drop(store);
+    let names = backup::list(depot)?;
+    let Some(name) = names.into_iter().find(|name| history.id != 0 && name.parent() == history.parent) else {
+        return Ok(None);
+    };
+    let manifest = backup::read(depot, &name)?;
+    Ok((manifest.opening == openings).then_some((name, manifest)))
+}
+
+fn io(path: &std::path::Path, doing: &str, error: std::io::Error) -> FollowError {
+    FollowError::Io(format!("cannot {doing} {}: {error}", path.display()))
+}
