@@ -125,7 +125,8 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let mut care = match follower {
         None => Care::Store { steward: Box::new(steward(&slot)?), keeper },
         Some(follower) => {
-            Care::Backups(Standby::new(follower, &slot, &place, &options, plan(&arguments.backups), orders))
+            let plan = plan(&arguments.backups);
+            Care::Backups(Box::new(Standby::new(follower, &slot, &place, &options, plan, orders)))
         }
     };
     say_durability(arguments);
@@ -157,7 +158,7 @@ enum Care {
         keeper: Option<BackupKeeper>,
     },
     /// A standby, until it is promoted.
-    Backups(Standby),
+    Backups(Box<Standby>),
 }
 
 impl Care {
