@@ -4,11 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tapetum::{
-    Condition, Expiry, FreezeOptions, FreezeReport, KeyspaceHandle, KeyspaceKind, Options, Request, Store, Sync,
-};
-use tapetum_bench::random::Random;
+use tapetum::{FreezeOptions, FreezeReport, KeyspaceKind, Options, Store, Sync};
 
+use super::mixed_load::Workload;
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
@@ -17,8 +15,6 @@ use crate::{Failure, workspace};
 const MEMORY_BYTES: u64 = 512 << 20;
 const CAPACITY_BYTES: u64 = 6 << 30;
 const VALUE_BYTES: usize = 400;
-/// Operations in flight.
-const DEPTH: usize = 64;
 /// The least of the throughput beside a freeze.
 const KEPT_LEAST: f64 = 0.95;
 const PAUSE_MS_MOST: f64 = 500.0;
@@ -38,7 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut outcome = Outcome::new(arguments, "freezes", about);
     for (name, kind) in [("hashed", KeyspaceKind::Hashed), ("ordered", KeyspaceKind::Ordered)] {
         let keyspace = store.create_keyspace_of(name, kind)?;
-        let mut load = Workload::new(&store, &keyspace, items)?;
+        let mut load = Workload::new(&store, &keyspace, items, vec![7; VALUE_BYTES])?;
         load.fill()?;
         for gets in [true, false] {
             beside(&mut outcome, (&store, &mut load), (name, gets), rounds, Duration::from_secs(seconds))?;
@@ -142,79 +138,4 @@ fn pause_under_load(outcome: &mut Outcome, store: &Store, load: &mut Workload<'_
     outcome.hold("under full load: pause of writers, ms", pause, Reach::AtMost(PAUSE_MS_MOST));
     outcome.hold("under full load: nodes copied", of(|report| report.copied_nodes as f64), Reach::Reported);
     Ok(())
-}
-
-struct Workload<'a> {
-    session: tapetum::Session,
-    keyspace: &'a KeyspaceHandle,
-    items: u64,
-    random: Random,
-    value: Vec<u8>,
-}
-
-impl<'a> Workload<'a> {
-    fn new(store: &Store, keyspace: &'a KeyspaceHandle, items: u64) -> Result<Workload<'a>, Failure> {
-        let session = store.session()?;
-        Ok(Workload { session, keyspace, items, random: Random::new(11), value: vec![7; VALUE_BYTES] })
-    }
-
-    fn fill(&mut self) -> Result<(), Failure> {
-        let items = self.items;
-        self.run((0..items).map(|id| (id, true)))
-    }
-
-    /// Puts so many keys, drawn from all.
-    fn put(&mut self, count: u64) -> Result<(), Failure> {
-        let ids: Vec<u64> = (0..count).map(|_| self.random.below(self.items)).collect();
-        self.run(ids.into_iter().map(|id| (id, true)))
-    }
-
-    /// GETs, or half of them PUTs; operations a second.
-    fn turn(&mut self, gets: bool, length: Duration) -> Result<f64, Failure> {
-        let (begun, mut done) = (Instant::now(), 0);
-        loop {
-            let operations: Vec<(u64, bool)> =
-                (0..4096).map(|_| (self.random.below(self.items), !gets && self.random.below(2) == 0)).collect();
-            done += operations.len();
-            self.run(operations.into_iter())?;
-            if begun.elapsed() >= length {
-                return Ok(done as f64 / begun.elapsed().as_secs_f64());
-            }
-        }
-    }
-
-    /// Runs operations, some at a time: keys, and whether they are put.
-    fn run(&mut self, operations: impl Iterator<Item = (u64, bool)>) -> Result<(), Failure> {
-        let (mut operations, mut in_flight, mut replies) = (operations.peekable(), 0, Vec::new());
-        let of = self.keyspace.keyspace();
-        loop {
-            while in_flight < DEPTH
-                && let Some((id, puts)) = operations.peek().copied()
-            {
-                let key = id.to_be_bytes();
-                let expiry = Expiry::NONE;
-                let put =
-                    Request::Put { key: &key, value: &self.value, flags: 0, expiry, condition: Condition::Always };
-                let request = if puts { put } else { Request::Get { key: &key } };
-                if self.session.submit_to(of, id, request).is_err() {
-                    break;
-                }
-                operations.next();
-                in_flight += 1;
-            }
-            if in_flight == 0 {
-                return Ok(());
-            }
-            self.session.poll(&mut replies);
-            if replies.is_empty() {
-                self.session.wait(Some(Duration::from_millis(10)));
-            }
-            for reply in replies.drain(..) {
-                in_flight -= 1;
-                if let tapetum::Outcome::Failed(error) = reply.outcome {
-                    return Err(error.into());
-                }
-            }
-        }
-    }
 }

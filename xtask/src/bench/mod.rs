@@ -2,6 +2,7 @@
 //! processes (crates/bench) that load the same items and then run in turns.
 
 mod arena;
+mod backups;
 mod block;
 mod contender;
 mod contest;
@@ -18,6 +19,7 @@ mod latency;
 mod latency_by_load;
 mod load;
 mod mariadb;
+mod mixed_load;
 mod ordered;
 mod ordered_threads;
 mod packets;
@@ -51,7 +53,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 37] = [
+pub const ROWS: [Row; 38] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -84,6 +86,7 @@ pub const ROWS: [Row; 37] = [
     Row::new("scan-rows", scan_rows::run, "--rounds 1"),
     Row::new("service", service::run, "--items 2000 --rounds 1"),
     Row::new("freezes", freezes::run, "--items 2000 --rounds 1 --seconds 0"),
+    Row::new("backups", backups::run, "--items 2000 --rounds 1 --seconds 1"),
     Row::new("transfer", transfer::run, "--items 2000 --rounds 1 --contenders tapetum,tapetum-ordered"),
     Row::new("walk", walk::run, "--scale 0.0005 --rounds 1"),
     Row::new("block", block::run, "--device 64MiB --rounds 1 --seconds 1 --depths 4"),
