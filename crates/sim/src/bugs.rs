@@ -126,6 +126,8 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("FreezeWithoutExtensions", "a freeze does not hold the slots of extensions"),
     ("FreezeForgetDeaths", "a freeze shows records of segments that were dead at its moment"),
     ("FreezeWithoutTail", "a freeze does not show the records of the write buffer that is being filled"),
+    ("BackupNameEarly", "a backup is named before all that it consists of is in the depot"),
+    ("BackupTrustNumbers", "a backup takes over a segment of the same number as if it had the same version"),
 ];
 
 /// Bugs of the device half.

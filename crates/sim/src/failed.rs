@@ -80,6 +80,8 @@ impl FailedRun {
             operations_max: self.operations,
             troubles: self.troubles,
             load: self.load,
+            // None of them had any.
+            backups: false,
             // Its operations end it.
             ..Setup::new(self.seed, u32::MAX)
         }

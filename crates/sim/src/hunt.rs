@@ -236,6 +236,7 @@ pub fn shrink(failure: &Failure, setup: &Setup) -> Setup {
             Setup { troubles: 0, ..least },
             Setup { troubles: least.troubles / 2, ..least },
             Setup { twins: 0, ..least },
+            Setup { backups: false, ..least },
             Setup { sessions_max: 1, ..least },
             Setup { keys_max: least.keys_max / 2, ..least },
             Setup { keys_max: least.keys_max * 3 / 4, ..least },

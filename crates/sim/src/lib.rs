@@ -5,6 +5,7 @@
 //! survives of the writes on their way. A run is one thread; several runs may be under way at once, each by itself.
 
 pub mod bugs;
+mod depot;
 pub mod device;
 pub mod exhaustive;
 pub mod failed;

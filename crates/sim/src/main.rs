@@ -44,6 +44,9 @@ struct Arguments {
     /// The load of all runs, in place of the loads that their seeds decide.
     #[arg(long)]
     load: Option<Load>,
+    /// Makes no backups.
+    #[arg(long)]
+    without_backups: bool,
     /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it; with `--load ordered` those of
     /// ordered keyspaces alone.
     #[arg(long)]
@@ -84,6 +87,7 @@ impl Arguments {
             keys_max: self.keys,
             life_steps_max: self.steps,
             load: self.load,
+            backups: !self.without_backups,
             ..Setup::new(self.seed, self.crashes)
         }
     }
@@ -189,9 +193,10 @@ fn command_line(setup: &Setup) -> String {
     let Setup { seed, crashes_max, operations_max, troubles, twins, sessions_max, keys_max, life_steps_max, .. } =
         setup;
     let load = setup.load.map(|load| format!(" --load {}", format!("{load:?}").to_lowercase())).unwrap_or_default();
+    let backups = if setup.backups { "" } else { " --without-backups" };
     format!(
         "cargo run -p tapetum-sim -- {seed} --crashes {crashes_max} --operations {operations_max} --troubles {troubles} \
-         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}{load}"
+         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}{load}{backups}"
     )
 }
 

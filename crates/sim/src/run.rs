@@ -9,6 +9,7 @@
 
 mod aim;
 mod attested;
+mod backups;
 mod life;
 mod trouble;
 
@@ -19,6 +20,7 @@ use crate::tally::{State, Tally};
 use crate::workload::{Load, Workload};
 use aim::Aim;
 use attested::Attested;
+use backups::Backups;
 use life::Life;
 use std::any::Any;
 use std::backtrace::BacktraceStatus;
@@ -35,6 +37,9 @@ const GROUPED_SEGMENT_BYTES: u64 = 256 << 10;
 const MEMORY_BYTES: u64 = 16 << 20;
 /// More than the number of blocks in a run.
 const DEVICE_BYTES: u64 = 4 << 20;
+
+/// One seed in so many has backups.
+const BACKUPS_EVERY: u64 = 3;
 
 /// The setup of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +59,8 @@ pub struct Setup {
     pub bug: Option<Bug>,
     /// Replaces the load that the seed would choose.
     pub load: Option<Load>,
+    /// Backups may be made.
+    pub backups: bool,
     /// Records the events of each key, for the report of a failure.
     pub record_events: bool,
 }
@@ -72,6 +79,7 @@ impl Setup {
             life_steps_max: 5000,
             bug: None,
             load: None,
+            backups: true,
             record_events: false,
         }
     }
@@ -157,6 +165,7 @@ struct World {
     has_freezes: bool,
     /// Decides what it does with them: apart from `random`, so that runs without freezes are as they would be without.
     freeze_random: SplitMix64,
+    backups: Backups,
     /// Keys that were hot at some look, in this life or an earlier one.
     hot: Vec<KeyDigest>,
 }
@@ -308,6 +317,11 @@ impl World {
         }
         let mut freeze_random = SplitMix64::new(!setup.seed);
         let has_freezes = freeze_random.one_in(2) || setup.bug.is_some_and(|bug| bug.starts_with("Freeze"));
+        let has_backups = match setup.bug {
+            None => setup.seed.is_multiple_of(BACKUPS_EVERY),
+            Some(bug) => bug.starts_with("Backup"),
+        };
+        let backups = Backups::new(SplitMix64::new(setup.seed.rotate_left(32)), has_backups && setup.backups);
         let (tally, replies, state) = (Tally::default(), 0, State::Recover);
         let capacity = Capacity { max_bytes: 4 * capacity_bytes, known_bytes: capacity_bytes, asked_bytes: None };
         let local = local_memory(&options);
@@ -340,6 +354,7 @@ impl World {
             slots,
             has_freezes,
             freeze_random,
+            backups,
             hot: Vec::new(),
         }
     }
@@ -361,6 +376,7 @@ impl World {
                 let ended = self.suffer(Trouble::number(self.troubles));
                 self.judge(ended)?;
             }
+            self.tend_backups()?;
         }
         // Once more, to judge the state that the last crash left.
         let ended = self.open_and_read(None).map(drop);

@@ -102,6 +102,12 @@ pub struct Tally {
     pub freezes_ended: u64,
     /// Reads of freezes at the drive that were refused for want of local memory.
     pub freezes_starved: u64,
+    /// Backups that were made, that were given up, cut or failed, and that were restored; restores that were cut; prunes.
+    pub backups_made: u64,
+    pub backups_ended: u64,
+    pub backups_restored: u64,
+    pub restores_cut: u64,
+    pub depot_prunes: u64,
     /// On a damaged drive: reads that met the damage, stores that reported it when opened, stores that came up without the end of their
     /// log.
     pub reads_damaged: u64,
@@ -160,6 +166,11 @@ impl Tally {
         self.freezes_read += other.freezes_read;
         self.freezes_ended += other.freezes_ended;
         self.freezes_starved += other.freezes_starved;
+        self.backups_made += other.backups_made;
+        self.backups_ended += other.backups_ended;
+        self.backups_restored += other.backups_restored;
+        self.restores_cut += other.restores_cut;
+        self.depot_prunes += other.depot_prunes;
         self.reads_damaged += other.reads_damaged;
         self.refused_to_open += other.refused_to_open;
         self.log_ends_lost += other.log_ends_lost;
@@ -204,6 +215,11 @@ impl std::fmt::Display for Tally {
             f,
             "{} freezes, {} reads of their keyspaces, {} more that found no memory; {} ended because their flash was needed",
             self.freezes_taken, self.freezes_read, self.freezes_starved, self.freezes_ended
+        )?;
+        writeln!(
+            f,
+            "{} backups, {} more that came to nothing; {} restored, {} restores cut short, {} prunes",
+            self.backups_made, self.backups_ended, self.backups_restored, self.restores_cut, self.depot_prunes
         )?;
         write!(
             f,

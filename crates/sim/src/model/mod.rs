@@ -6,6 +6,7 @@
 
 mod freezes;
 pub mod key;
+mod moments;
 pub mod operation;
 pub mod prefix;
 mod scans;

@@ -1,5 +1,6 @@
 //! An open store between two crashes: sessions and maintenance, randomly interleaved.
 
+mod backups;
 mod devices;
 mod freezes;
 mod full;
@@ -12,6 +13,7 @@ use crate::keyspaces::{Fate, Slot};
 use crate::model::operation::{Kind, Told};
 use crate::tally::{Event, State};
 use crate::workload::{Draw, request, told, told_at_once, write};
+use backups::BackupAsked;
 use devices::DevicesAsked;
 use freezes::Freezes;
 use queries::QueryAsked;
@@ -56,6 +58,8 @@ pub struct Life {
     /// A pending filtered scan.
     query: Option<Box<QueryAsked>>,
     freezes: Freezes,
+    /// A pending backup.
+    backup: Option<Box<BackupAsked>>,
     /// A pending fill of the DRAM tier from a list.
     warming: Option<Warming>,
     store: Store,
@@ -117,6 +121,7 @@ impl Life {
             sessions,
             query: None,
             freezes: Freezes::default(),
+            backup: None,
             warming: None,
             store,
             _drive: drive,
@@ -290,6 +295,7 @@ impl Life {
     /// One random step. `press`: write, and do not run maintenance.
     pub fn step(&mut self, world: &mut World, press: Option<Press>) -> Result<(), Stop> {
         self.use_freezes(world)?;
+        self.use_backups(world)?;
         if world.slots.len() > 1 && press.is_none() {
             let is_missing = |slot: &Slot| slot.lasts() && slot.is_vacant();
             let change_one_in = if world.slots.iter().any(is_missing) { MAKE_ONE_IN } else { CHANGE_ONE_IN };
@@ -347,7 +353,7 @@ impl Life {
 
     /// Creates, renames or drops a keyspace.
     fn change_keyspaces(&mut self, world: &mut World) -> Result<(), Stop> {
-        if self.changing.is_some() || self.poisoned {
+        if self.changing.is_some() || self.poisoned || self.is_freezing_for_backup() {
             return Ok(());
         }
         let slot = 1 + world.random.below(world.slots.len() as u64 - 1) as usize;
@@ -637,6 +643,7 @@ impl Life {
         self.take_replies(world, session)?;
         self.step_query(world)?;
         self.step_freezes(world)?;
+        self.step_backup(world)?;
         self.look(world)
     }
 

@@ -37,7 +37,7 @@ pub struct BackupTask {
 
 enum Stage {
     Freezing(FreezeTask),
-    Copying { _freeze: Freeze, copying: OfProcess<Task<Result<Option<BackupReport>, BackupError>>> },
+    Copying { freeze: Freeze, copying: OfProcess<Task<Result<Option<BackupReport>, BackupError>>> },
     Ended,
 }
 
@@ -120,6 +120,14 @@ impl BackupTask {
         &self.progress
     }
 
+    /// The last stamp that the backup shows, once its moment is kept. `None` again: that moment was given up, and another is to be kept.
+    pub fn stamp(&self) -> Option<u64> {
+        match &self.stage {
+            Stage::Copying { freeze, .. } => Some(freeze.frozen_store().stamp()),
+            Stage::Freezing(_) | Stage::Ended => None,
+        }
+    }
+
     /// Goes on as far as that is possible without waiting; the report, when it is made.
     ///
     /// # Errors
@@ -161,7 +169,7 @@ impl BackupTask {
         let (io, base, frozen) = (self.io.clone(), self.store.base().clone(), freeze.frozen_store().clone());
         let (depot, options, progress) = (self.depot.clone(), self.options.clone(), self.progress.clone());
         let copying: Task<_> = Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &progress).await });
-        Stage::Copying { _freeze: freeze, copying: OfProcess::new(copying) }
+        Stage::Copying { freeze, copying: OfProcess::new(copying) }
     }
 
     /// Waits until a step may get on, for a short while.

@@ -2,7 +2,7 @@
 //! get by then. Possibilities keep what a closed read got in each of them, so that its answer tells which of them it was.
 
 use super::{Key, OperationId, Possibility, Rules, learn_stamp};
-use crate::model::operation::{Expected, Told};
+use crate::model::operation::{Expected, Kind, Told};
 
 impl Possibility {
     fn answer_to(&self, id: OperationId) -> Option<&Expected> {
@@ -30,6 +30,32 @@ impl Key {
             self.withdraw(id);
         }
         answers
+    }
+
+    /// When everything may be deleted, as it was planned or is being planned.
+    pub fn clear_times(&self) -> Vec<u32> {
+        let planned = self.pending.iter().filter_map(|pending| match pending.kind {
+            Kind::ClearAt(at) => Some(at),
+            _ => None,
+        });
+        self.possible.iter().map(|possibility| possibility.clear_at).chain(planned).collect()
+    }
+
+    /// A key of which a read could get these answers, with a deletion of everything planned for one of these times.
+    pub fn of_answers(answers: &[Expected], clear_times: &[u32], now_ms: u64, is_forgetful: bool) -> Key {
+        let mut key = Key::new(is_forgetful);
+        let absent = key.possible.remove(0);
+        for item in answers.iter().map(Expected::item) {
+            for clear_at in clear_times {
+                let mut possibility = Possibility { item: item.cloned(), clear_at: *clear_at, ..absent.clone() };
+                possibility.pass_time(now_ms);
+                if !key.possible.contains(&possibility) {
+                    key.possible.push(possibility);
+                }
+            }
+        }
+        key.past = is_forgetful.then(|| key.possible.clone());
+        key
     }
 
     /// Takes the answer to a closed read, the first one. Returns whether it is right.

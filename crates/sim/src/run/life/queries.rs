@@ -106,7 +106,7 @@ impl Life {
     /// Runs steps until none is pending, and nothing with freezes is.
     pub(super) fn finish_query(&mut self, world: &mut World) -> Result<(), Stop> {
         let mut patience = PATIENCE;
-        while self.query.is_some() || self.freezes.is_busy() {
+        while self.query.is_some() || self.freezes.is_busy() || self.is_freezing_for_backup() {
             for session in 0..self.sessions.len() {
                 self.poll(world, session)?;
             }
