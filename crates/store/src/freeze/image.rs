@@ -34,6 +34,8 @@ pub fn store_image(base: &Base, installer: &Installer, cut: LogCut) -> Option<St
     let catalog = clients.of_mut::<Catalog>();
     catalog.checkpoint = None;
     catalog.segments.retain(|_, state| state.valid_entries > 0);
+    // Records that die later are alive at the moment.
+    catalog.segments.values_mut().for_each(|state| state.valid = state.valid.to_own());
     let groups = clients.of_mut::<GroupTable>();
     *groups = groups.at_rest();
     Some(StoreImage { superblock: *lock(&base.superblock), clients, log: base.log.zones(cut) })

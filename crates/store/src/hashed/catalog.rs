@@ -35,6 +35,11 @@ impl Bitmap {
         Bitmap { words: words.iter().map(|word| AtomicU64::new(*word)).collect(), count }
     }
 
+    /// A copy with bits of its own. Clones share theirs.
+    pub fn to_own(&self) -> Bitmap {
+        Bitmap::of_words(&self.to_words(), self.count)
+    }
+
     #[cfg(test)]
     pub fn none(count: u32) -> Bitmap {
         Bitmap { words: (0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), count }
