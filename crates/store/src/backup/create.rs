@@ -427,7 +427,7 @@ impl Copier<'_> {
     async fn page(&mut self, tree: &FrozenTree, slot: u32, page: &NodePage) -> Result<(), BackupError> {
         let mut image = *page;
         let stamp = self.base.log.give_stamp();
-        let salt = tree.node_salt(slot).ok_or_else(|| bad_node(tree, slot))?;
+        let salt = tree.node_salt(self.image.clients.of(), slot).ok_or_else(|| bad_node(tree, slot))?;
         let mut node = NodeMut::look(&mut image).map_err(|_| bad_node(tree, slot))?;
         node.compact().map_err(|_| bad_node(tree, slot))?;
         // Wherever it is restored to, all is durable before the store is opened.
@@ -456,7 +456,7 @@ impl Copier<'_> {
             for (slot, stamp) in run {
                 let at = (slot - first) as usize * NODE_BYTES;
                 let page = NodePage::try_from(&read[at..at + NODE_BYTES]).expect("it has the bytes of a node");
-                let salt = tree.node_salt(*slot).ok_or_else(|| bad_node(tree, *slot))?;
+                let salt = tree.node_salt(self.image.clients.of(), *slot).ok_or_else(|| bad_node(tree, *slot))?;
                 let found = NodeRef::check(&page, salt).map(|node| node.stamp());
                 if found != Ok(*stamp) {
                     self.frozen.check()?;

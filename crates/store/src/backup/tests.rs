@@ -6,6 +6,7 @@ use crate::api::store::Store;
 use crate::folder::Folder;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
 
@@ -141,4 +142,41 @@ fn a_drive_with_one_backup_is_brought_to_another_in_either_direction() {
         assert_eq!(crate::check(&overlaid).unwrap().problems, Vec::<String>::new());
     }
     assert_eq!(items(&opened(&drive)), had[3]);
+}
+
+#[test]
+fn backups_beside_a_writer_are_whole_whatever_became_of_others() {
+    let drive = blank_drive();
+    let options = StoreOptions { sync: crate::Sync::EverySecond, ..options() };
+    Store::create_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &options).unwrap();
+    let keyspace = store.create_keyspace_of("ordered", KeyspaceKind::Ordered).unwrap();
+    let folder = Folder::new("backup-writer");
+    let is_over = AtomicBool::new(false);
+    let mut failed: Option<BackupError> = None;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0u64;
+            while !is_over.load(Ordering::Relaxed) {
+                number += 1;
+                let key = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 5000).to_be_bytes();
+                keyspace.put(&key, &[number as u8; 400]).unwrap();
+            }
+        });
+        for round in 0..40 {
+            let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(&folder.join(format!("{round}"))).unwrap());
+            let mut steps = 0;
+            let made = store.backup(&depot, &BackupOptions { generation: 1, anew: true }, &mut |_| {
+                steps += 1;
+                round % 3 != 0 || steps < 20 + round
+            });
+            if let Err(error) = made
+                && error != BackupError::Cancelled
+            {
+                is_over.store(true, Ordering::Relaxed);
+                panic!("round {round}: {error}");
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

@@ -31,10 +31,12 @@ impl FrozenTree {
         self.slots.nodes().map().flash(slot)
     }
 
-    /// What the checksum of a node in this slot is salted with; `None`: there is no such slot.
-    pub fn node_salt(&self, slot: u32) -> Option<SlotSalt> {
+    /// What the checksum of a node in this slot is salted with, as a table has its group; `None`: it has none there. A group that nobody needs any more
+    /// may be gone from the store by now.
+    pub fn node_salt(&self, table: &GroupTable, slot: u32) -> Option<SlotSalt> {
         let nodes = self.slots.nodes();
-        nodes.salt(nodes.map().address(slot))
+        let group = table.of_extent(nodes.map().extent_of(slot))?;
+        Some(SlotSalt { store: nodes.options().store_id, slot: nodes.map().address(slot), version: group.version })
     }
 
     /// The slots of nodes that groups of a table have, in their order.

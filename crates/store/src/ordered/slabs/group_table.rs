@@ -137,6 +137,12 @@ impl GroupTable {
         self.groups.get(&first)
     }
 
+    /// The group that has an extent.
+    pub fn of_extent(&self, extent: u32) -> Option<&Group> {
+        let (_, group) = self.groups.range(..=extent).next_back()?;
+        (extent < group.first + group.extents).then_some(group)
+    }
+
     /// All groups, by first extent.
     pub fn iter(&self) -> impl Iterator<Item = &Group> + Send {
         self.groups.values()
@@ -310,6 +316,10 @@ mod tests {
         assert_eq!(loaded, table);
         assert_eq!(loaded.version_next(), 491, "the version of a removed group is not given again");
         assert!(loaded.get(0).unwrap().open && !loaded.get(20).unwrap().open);
+        assert_eq!(
+            [0, 20, 22, 23].map(|extent| loaded.of_extent(extent).map(|group| group.first)),
+            [Some(0), Some(20), Some(20), None]
+        );
     }
 
     #[test]
