@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tapetum::backup::lease::{Lease, Seen, Watch};
-use tapetum::backup::{BackupError, Depot};
+use tapetum::backup::{BackupError, Depot, owner};
 use tapetum_drive::Env;
 
 /// How long the lease of a command lasts: a command that was killed keeps others waiting for so long.
@@ -25,7 +25,7 @@ pub fn described(command: &str) -> String {
 /// Takes the lease of a depot. One whose holder was killed is waited for; one that is renewed meanwhile is another's.
 ///
 /// # Errors
-/// [`BackupError::Held`], [`BackupError::Cancelled`]; if the depot cannot be read or written.
+/// [`BackupError::Held`], [`BackupError::Cancelled`]; if the depot cannot be read or written, or is none: then nothing is written.
 pub fn take_lease(
     depot: &Arc<dyn Depot>,
     command: &str,
@@ -33,6 +33,7 @@ pub fn take_lease(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Lease, BackupError> {
     let (env, mut watch) = (Env::system(), Watch::default());
+    owner(&**depot)?;
     loop {
         match watch.look(&**depot, &env)? {
             Seen::Free { number, generation } => {
@@ -48,6 +49,17 @@ pub fn take_lease(
         if !go_on() {
             return Err(BackupError::Cancelled);
         }
+    }
+}
+
+/// Refuses a depot that has the backups of another store, before anything is written there.
+///
+/// # Errors
+/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`]; if the depot cannot be read.
+pub fn refuse_other_store(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
+    match owner(depot)? {
+        Some(owner) if owner != store_id => Err(BackupError::OtherStore { place: depot.place() }),
+        _ => Ok(()),
     }
 }
 

@@ -44,9 +44,13 @@ fn create(folder: PathBuf, anew: bool, store: &StoreArguments) -> Outcome {
     }
 }
 
+fn counted(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 fn created(made: &BackupRow) -> String {
     let BackupRow { number, keyspaces, drive_bytes, copied_bytes, .. } = *made;
-    let shown = if keyspaces == 1 { "1 keyspace".to_owned() } else { format!("{keyspaces} keyspaces") };
+    let shown = counted(keyspaces, "keyspace");
     let (has, copied) = (size::shown(drive_bytes), size::shown(copied_bytes));
     format!("backup {number} has {shown} in {has}, of which {copied} were copied\n")
 }
@@ -57,6 +61,7 @@ fn opened(folder: &Path) -> Result<Arc<dyn Depot>, Box<dyn Error>> {
 
 fn list(folder: &Path, json: bool) -> Outcome {
     let depot = opened(folder)?;
+    backup::owner(&*depot)?;
     let names = backup::list_all(&*depot)?;
     if names.is_empty() {
         backup::find(&*depot, None)?;
@@ -113,9 +118,9 @@ fn verify(folder: &Path, number: Option<u64>) -> Outcome {
     let last = backup::find(&*depot, number)?;
     let names = if number.is_some() { vec![last] } else { backup::list(&*depot)? };
     let verified = backup::verify(&*depot, &names, &mut || true)?;
-    let backups =
-        if verified.backups == 1 { "1 backup is".into() } else { format!("{} backups are", verified.backups) };
-    print(format!("{backups} whole: {} packs, {}\n", verified.packs, size::shown(verified.bytes)).as_bytes())
+    let are = if verified.backups == 1 { "is" } else { "are" };
+    let (backups, packs) = (counted(verified.backups, "backup"), counted(verified.packs, "pack"));
+    print(format!("{backups} {are} whole: {packs}, {}\n", size::shown(verified.bytes)).as_bytes())
 }
 
 fn restore(folder: &Path, into: &Path, number: Option<u64>, partial: bool) -> Outcome {
@@ -140,9 +145,12 @@ fn restore(folder: &Path, into: &Path, number: Option<u64>, partial: bool) -> Ou
 
 fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
     let LostParts { log, segments, large_values, nodes, extensions } = lost;
+    let (segments, large_values) = (counted(*segments, "segment"), counted(*large_values, "large value"));
+    let (nodes, extensions) = (counted(*nodes, "node"), counted(*extensions, "extension"));
+    let (log, are) = (counted(*log, "part"), if packs == 1 { "is" } else { "are" });
+    let packs = counted(packs as u64, "pack");
     format!(
-        "{packs} packs are gone, cut or rotten; with them parts of {segments} segments, {large_values} large values, {nodes} nodes, \
-         {extensions} extensions and {log} parts of the log: run `tapetum repair` on {}, which says what is lost",
+        "{packs} {are} gone, cut or rotten; with them parts of {segments}, {large_values}, {nodes}, {extensions}, and {log} of the log: run `tapetum repair` on {}, which says what is lost",
         path.display()
     )
 }
@@ -154,6 +162,7 @@ fn prune(folder: &Path, keep: u32) -> Outcome {
     let pruned = backup::prune(&*depot, keep as usize);
     release(lease);
     let backup::Pruned { backups, packs, bytes } = pruned?;
-    let gone = if backups == 1 { "1 backup was".into() } else { format!("{backups} backups were") };
-    print(format!("{gone} removed, and {packs} packs of {}\n", size::shown(bytes)).as_bytes())
+    let were = if backups == 1 { "was" } else { "were" };
+    let (backups, packs) = (counted(backups, "backup"), counted(packs, "pack"));
+    print(format!("{backups} {were} removed, and {packs} of {}\n", size::shown(bytes)).as_bytes())
 }

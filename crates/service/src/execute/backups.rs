@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tapetum::backup::{BackupError, BackupOptions, BackupReport, Depot, FolderDepot};
 
 use super::OpenStore;
-use crate::backups::{LASTS_MS, release, take_lease};
+use crate::backups::{LASTS_MS, refuse_other_store, release, take_lease};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{BackupRow, Reply};
@@ -18,6 +18,7 @@ pub fn create(open: OpenStore<'_>, folder: &str, anew: bool, caller: &mut dyn Ca
     let failed = |error| failure(open, error);
     let depot = FolderDepot::make(Path::new(folder)).map_err(|error| failed(error.into()))?;
     let depot: Arc<dyn Depot> = Arc::new(depot);
+    refuse_other_store(&*depot, open.store.id()).map_err(failed)?;
     let mut lease =
         take_lease(&depot, "tapetum backup create", LASTS_MS, &mut || !caller.has_left()).map_err(failed)?;
     let options = BackupOptions { generation: lease.generation(), anew };
