@@ -84,7 +84,10 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     if let Some(list) = &arguments.hot_keys {
         hot_keys::check_place(list)?;
     }
-    check_devices(arguments, &place)?;
+    // The first store of a standby is restored with its devices.
+    if arguments.backups.follow.is_none() {
+        check_devices(arguments, &place)?;
+    }
     // Check addresses before a store is made: an error must leave no empty store behind.
     let mut doors = Doors::bind(&server_options)?;
     let lease = take_lease(&arguments.backups)?;
@@ -220,23 +223,35 @@ fn plan(arguments: &BackupArguments) -> BackupPlan {
 }
 
 /// The lease of the folder of backups, if there is one. One that a killed server held is waited for.
-fn take_lease(arguments: &BackupArguments) -> Result<Option<Lease>, Box<dyn Error>> {
-    let Some(folder) = &arguments.backup_to else { return Ok(None) };
+fn take_lease(arguments: &BackupArguments) -> Result<UnusedLease, Box<dyn Error>> {
+    let Some(folder) = &arguments.backup_to else { return Ok(UnusedLease(None)) };
     let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(folder)?);
     let lasts_ms = u64::from(arguments.lease) * 1000;
     let lease = backups::take_lease(&depot, "tapetum serve", lasts_ms, &mut || true)?;
-    Ok(Some(lease))
+    Ok(UnusedLease(Some(lease)))
+}
+
+/// A lease that is given back if the server does not start: nobody has to wait for its end.
+struct UnusedLease(Option<Lease>);
+
+impl Drop for UnusedLease {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(backups::release);
+    }
 }
 
 /// The slot of the store, fenced if backups are kept.
 fn keep_backups(
     store: tapetum::Store,
     arguments: &BackupArguments,
-    lease: Option<Lease>,
+    mut unused: UnusedLease,
 ) -> Result<(Arc<StoreSlot>, Option<BackupKeeper>), Box<dyn Error>> {
-    let Some(lease) = lease else { return Ok((Arc::new(StoreSlot::new(store)), None)) };
-    // Before anybody is served whose writes could not be backed up.
-    backup::last_of_history(&**lease.depot(), store.history()?)?;
+    if let Some(lease) = &unused.0 {
+        // Before anybody is served whose writes could not be backed up.
+        backups::refuse_other_store(&**lease.depot(), store.id())?;
+        backup::last_of_history(&**lease.depot(), store.history()?)?;
+    }
+    let Some(lease) = unused.0.take() else { return Ok((Arc::new(StoreSlot::new(store)), None)) };
     let fence = Fence::at(&Env::system(), lease.ends_ms());
     let slot = Arc::new(StoreSlot::fenced(store, fence.clone()));
     let keeper = BackupKeeper::start(Arc::clone(&slot), plan(arguments), lease, fence)?;
