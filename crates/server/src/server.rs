@@ -64,12 +64,12 @@ impl ServingStore for ServedStore {
         self.slot.is_fenced()
     }
 
-    fn promote(&self, force: bool, lease_ms: u64) -> Result<PromotedRow, Failure> {
+    fn promote(&self, force: bool) -> Result<PromotedRow, Failure> {
         let none = || Failure::bad("this server follows no other: it serves writes already");
         let ended = || Failure::new(FailureKind::Unavailable, "the server stops, or serves writes already");
         let orders = self.promotions.as_ref().ok_or_else(none)?;
         let (answer, answered) = channel();
-        let order = PromotionOrder { force, lease_ms, answer };
+        let order = PromotionOrder { force, answer };
         let ordered = orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
         ordered.map_err(|_| ended())?;
         answered.recv().map_err(|_| ended())?.map_err(|error| Failure::new(FailureKind::Unavailable, error))

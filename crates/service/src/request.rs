@@ -132,8 +132,6 @@ pub enum Request {
     Promote {
         /// Also where nobody knows what is lost.
         force: bool,
-        /// How long the lease lasts that it takes.
-        lease_ms: u64,
     },
     /// The store's figures, and the number of items of each keyspace.
     Figures,

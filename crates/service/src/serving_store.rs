@@ -16,7 +16,7 @@ pub trait ServingStore: Send + Sync + 'static {
     fn is_fenced(&self) -> bool;
 
     /// Lets the store take the place of the one that it follows. Takes long, and holds no store.
-    fn promote(&self, force: bool, lease_ms: u64) -> Result<PromotedRow, Failure>;
+    fn promote(&self, force: bool) -> Result<PromotedRow, Failure>;
 
     /// Changes the memory of store and server together.
     fn resize_memory(&self, store: &Store, memory_bytes: u64) -> Result<(), Error>;

@@ -41,7 +41,7 @@ pub fn run(arguments: &PromoteArguments) -> Outcome {
 
 fn of_server(server: &mut Connection, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
     let mut told = tapetum_service::caller::Gathering::default();
-    server.call(&Request::Promote { force, lease_ms: LASTS_MS }, &mut told)?;
+    server.call(&Request::Promote { force }, &mut told)?;
     match told.replies.pop() {
         Some(Reply::Promoted(promoted)) => Ok(promoted),
         _ => Err("no promotion was told".into()),

@@ -219,7 +219,11 @@ fn follow(
 }
 
 fn plan(arguments: &BackupArguments) -> BackupPlan {
-    BackupPlan { every: Duration::from_secs(arguments.every.into()), keep: arguments.keep as usize }
+    BackupPlan {
+        every: Duration::from_secs(arguments.every.into()),
+        keep: arguments.keep as usize,
+        lease_ms: u64::from(arguments.lease) * 1000,
+    }
 }
 
 /// The lease of the folder of backups, if there is one. One that a killed server held is waited for.

@@ -37,6 +37,8 @@ pub struct BackupPlan {
     pub every: Duration,
     /// How many backups stay.
     pub keep: usize,
+    /// How long the lease of a standby lasts when it is promoted.
+    pub lease_ms: u64,
 }
 
 struct Shared {

@@ -5,6 +5,7 @@
 //!  drive.next
 //! ```
 //! 1. `drive` is a whole store of one backup at any time. `drive.next` is one of an earlier backup, or is made anew.
+//!    As long as commands read the store in `drive.next`, it stays as it is, and the standby does not go over to a later backup.
 //! 2. Nobody writes to either before the standby is promoted. A store that was written to is no standby.
 //! 3. It is promoted under the lease, behind the last backup that is believed, and serves writes when its generation is noted.
 //!
@@ -29,7 +30,7 @@ use tapetum_service::backups::take_lease;
 use tapetum_service::opening::OpenError;
 use tapetum_service::reply::PromotedRow;
 
-use crate::store::store_slot::StoreSlot;
+use crate::store::store_slot::{StoreSlot, alone};
 use tracing::subscriber::{NoSubscriber, with_default};
 
 /// A backup, and its manifest.
@@ -115,7 +116,6 @@ impl std::error::Error for FollowError {}
 /// Somebody wants the standby to be promoted.
 pub struct PromotionOrder {
     pub force: bool,
-    pub lease_ms: u64,
     pub answer: Sender<Result<PromotedRow, String>>,
 }
 
@@ -125,8 +125,12 @@ pub struct Follower {
     place: Place,
     options: Options,
     has: Held,
-    /// What `drive.next` holds.
+    /// What `drive.next` holds; `None`: it is to be made anew.
     next: Option<BackupManifest>,
+    /// The store that was served before, in `drive.next`, until no command reads it any more.
+    leaving: Option<Arc<Store>>,
+    /// `drive` was opened to write: it is no backup that another may be made of.
+    was_written: bool,
 }
 
 impl Follower {
@@ -145,7 +149,15 @@ impl Follower {
                 (last, manifest)
             }
         };
-        Ok(Follower { depot: Arc::clone(depot), place: place.clone(), options: options.clone(), has, next: None })
+        Ok(Follower {
+            depot: Arc::clone(depot),
+            place: place.clone(),
+            options: options.clone(),
+            has,
+            next: None,
+            leaving: None,
+            was_written: false,
+        })
     }
 
     /// Opens what is there, to read.
@@ -170,20 +182,23 @@ impl Follower {
 
     /// Goes over to the last backup, if that is a later one; whether it was.
     pub fn look(&mut self, slot: &StoreSlot) -> Result<bool, FollowError> {
+        if let Some(Err(store)) = self.leaving.take().map(Arc::try_unwrap) {
+            self.leaving = Some(store);
+            return Ok(false);
+        }
         // What an opening tells a log would be told every few seconds.
         let brought = with_default(NoSubscriber::default(), || -> Result<_, FollowError> {
-            let Some(path) = self.bring_next()? else { return Ok(None) };
-            Ok(Some(self.options.open_read_only(Place::Drive(path))?))
+            let Some(held) = self.bring_next()? else { return Ok(None) };
+            Ok(Some((held, self.options.open_read_only(Place::Drive(self.path_next()))?)))
         });
-        let Some(store) = brought? else { return Ok(false) };
-        self.exchange_names()?;
-        // The store before is closed when its last reader has gone.
-        drop(slot.replace(store)?);
+        let Some((held, store)) = brought? else { return Ok(false) };
+        self.exchange_names(held)?;
+        self.leaving = Some(slot.replace(store)?);
         Ok(true)
     }
 
     /// Brings `drive.next` to the last backup, if that is a later one.
-    fn bring_next(&mut self) -> Result<Option<PathBuf>, FollowError> {
+    fn bring_next(&mut self) -> Result<Option<Held>, FollowError> {
         let last = backup::find(&*self.depot, None)?;
         if last == self.has.0 {
             return Ok(None);
@@ -203,14 +218,17 @@ impl Follower {
                 restore_at(&Place::Drive(path.clone()), &*self.depot, to, Restore::Whole, &progress)?;
             }
         }
-        self.next = Some(std::mem::replace(&mut self.has, (last, manifest)).1);
-        Ok(Some(path))
+        Ok(Some((last, manifest)))
     }
 
-    fn exchange_names(&self) -> Result<(), FollowError> {
+    /// Lets `drive` be what was brought to `drive.next`.
+    fn exchange_names(&mut self, held: Held) -> Result<(), FollowError> {
         let (path, next) = (self.place.path(), self.path_next());
         let exchanged = renameat_with(CWD, &next, CWD, &path, RenameFlags::EXCHANGE).map_err(std::io::Error::from);
-        exchanged.and_then(|()| unfinished::sync_folders_of(&path)).map_err(|error| io(&path, "rename", error))
+        exchanged.map_err(|error| io(&path, "rename", error))?;
+        let before = std::mem::replace(&mut self.has, held).1;
+        self.next = (!std::mem::take(&mut self.was_written)).then_some(before);
+        unfinished::sync_folders_of(&path).map_err(|error| io(&path, "rename", error))
     }
 
     /// Takes the lease, when its holder's time is over, and what is known of the holder. `force`: also if nothing is known.
@@ -228,15 +246,25 @@ impl Follower {
             }
             return Err(FollowError::NeedsForce { place: self.depot.place() });
         }
-        let lease = take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?;
-        Ok((lease, record.map_or(Loss::Unknown, |record| record.loss())))
+        let mut lease = take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?;
+        let loss = record.map_or(Loss::Unknown, |record| record.loss());
+        // If this promotion is cut short, the next one knows as much, and adds the time of this lease.
+        lease.note_behind(match loss {
+            Loss::Unknown => None,
+            Loss::None => Some(0),
+            Loss::AtMostMs(loss_ms) => Some(loss_ms),
+        });
+        lease.renew()?;
+        Ok((lease, loss))
     }
 
     /// Brings what is closed to the last backup, so that it may be opened to write.
     pub fn end_following(&mut self) -> Result<(), FollowError> {
-        if self.bring_next()?.is_some() {
-            self.exchange_names()?;
+        self.leaving.take().map(alone);
+        if let Some(held) = self.bring_next()? {
+            self.exchange_names(held)?;
         }
+        (self.next, self.was_written) = (None, true);
         match fs::remove_file(self.path_next()) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(&self.path_next(), "remove", error)),
             _ => Ok(()),

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use tapetum::backup::BackupError;
-use tapetum::{Fence, Options, Place};
+use tapetum::backup::lease::{Lease, Loss};
+use tapetum::{Fence, Options, Place, Store};
 use tapetum_drive::env::Env;
+use tapetum_service::backups::release;
 use tapetum_service::opening;
 use tapetum_service::reply::PromotedRow;
 
@@ -77,17 +79,31 @@ impl Standby {
         None
     }
 
+    /// Opens the store to write, and begins its generation.
+    fn write(&mut self, lease: &mut Lease, loss: Loss) -> Result<(Store, PromotedRow), FollowError> {
+        self.follower.end_following()?;
+        lease.keep()?;
+        let store = opening::open(&self.place, &self.options)?;
+        let promoted = self.follower.promote(&store, lease, loss)?;
+        Ok((store, promoted))
+    }
+
     fn promote(&mut self, order: &PromotionOrder) -> Result<(PromotedRow, BackupKeeper), FollowError> {
         tracing::info!("to be promoted: waiting for the lease of {}", self.follower.depot().place());
-        let (mut lease, loss) = self.follower.take_lease(order.force, order.lease_ms, &mut || true)?;
+        let (mut lease, loss) = self.follower.take_lease(order.force, self.plan.lease_ms, &mut || true)?;
         let why = tapetum::Error::Unusable("the standby takes the place of its server: try again in a moment".into());
         if let Some(store) = self.slot.withdraw(&why) {
             drop(store);
         }
-        self.follower.end_following()?;
-        lease.keep()?;
-        let store = opening::open(&self.place, &self.options)?;
-        let promoted = self.follower.promote(&store, &mut lease, loss)?;
+        let (store, promoted) = match self.write(&mut lease, loss) {
+            Ok(written) => written,
+            Err(error) => {
+                release(lease);
+                // It is read as before, and goes on following.
+                self.slot.put(self.follower.open()?)?;
+                return Err(error);
+            }
+        };
         let fence = Fence::at(&Env::system(), lease.ends_ms());
         self.slot.fence(fence.clone());
         self.slot.put(store)?;

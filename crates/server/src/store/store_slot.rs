@@ -181,8 +181,8 @@ impl StoreSlot {
         Ok(())
     }
 
-    /// Puts another store in the place of the one that serves, and returns that when nobody holds it any more.
-    pub fn replace(&self, store: Store) -> Result<Store, Error> {
+    /// Puts another store in the place of the one that serves, and returns that when no session holds it any more: commands may, for long.
+    pub fn replace(&self, store: Store) -> Result<Arc<Store>, Error> {
         self.fence.get().into_iter().for_each(|fence| store.fence(fence.clone()));
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
@@ -199,7 +199,7 @@ impl StoreSlot {
         for left in all {
             let _ = left.recv();
         }
-        Ok(alone(replaced))
+        Ok(replaced)
     }
 
     /// A worker's seat, with a session of the store.
@@ -251,7 +251,7 @@ impl StoreSlot {
 }
 
 /// Waits until the last errand has ended.
-fn alone(mut borrowed: Arc<Store>) -> Store {
+pub fn alone(mut borrowed: Arc<Store>) -> Store {
     loop {
         match Arc::try_unwrap(borrowed) {
             Ok(store) => return store,

@@ -127,8 +127,8 @@ fn done(body: &[u8], shared: &ListenerShared, caller: &mut SocketCaller<'_>) -> 
     let request: Request = postcard::from_bytes(body)
         .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))?;
     caller.is_understood = true;
-    if let Request::Promote { force, lease_ms } = request {
-        return Ok(caller.take(Reply::Promoted(shared.source.promote(force, lease_ms)?))?);
+    if let Request::Promote { force } = request {
+        return Ok(caller.take(Reply::Promoted(shared.source.promote(force)?))?);
     }
     let gone = |error: tapetum::Error| Failure::new(FailureKind::Unavailable, error.to_string());
     let store = shared.source.store().map_err(gone)?;
