@@ -3,6 +3,7 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod backups;
 mod cli;
 mod features;
 mod freezes;
@@ -18,3 +19,7 @@ mod queries;
 mod repair;
 mod served;
 mod walk;
+
+#[allow(dead_code)]
+#[path = "../../../bench/src/nbd_client.rs"]
+mod nbd_client;

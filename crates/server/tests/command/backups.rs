@@ -1,0 +1,590 @@
+//! Backups from outside: made of served and closed stores, listed, verified, restored and pruned; what is refused; and what kills leave.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Deref;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tapetum::backup::BackupName;
+
+use crate::nbd_client::{FLUSH, NbdClient, READ, WRITE};
+use crate::outside::{Folder, Served, failed, succeeded, tapetum};
+
+/// How long a condition is waited for: long, as machines are busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of the values that are stored outside of pages.
+const LARGE_BYTES: usize = 300_000;
+
+/// A folder with stores and depots.
+pub struct Scratch(Folder);
+
+impl Deref for Scratch {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        Scratch(Folder::new(&format!("backups-{name}")))
+    }
+
+    /// A command on the store in a folder.
+    pub fn on(&self, data: &str, words: &[&str]) -> Command {
+        let mut command = tapetum(words);
+        command.current_dir(&*self.0).args(["--memory", "64MiB", "--data", data]);
+        if let ["put" | "load", ..] | ["keyspace", "create", ..] = words {
+            command.args(["--create", "--capacity", "64MiB"]);
+        }
+        command
+    }
+
+    #[track_caller]
+    pub fn succeeds_on(&self, data: &str, words: &[&str]) -> String {
+        succeeded(self.on(data, words).output().unwrap())
+    }
+
+    #[track_caller]
+    pub fn fails_on(&self, data: &str, words: &[&str]) -> String {
+        failed(self.on(data, words).output().unwrap())
+    }
+
+    /// `tapetum backup`, of a depot alone.
+    pub fn backup(&self, words: &[&str]) -> Output {
+        tapetum(&["backup"]).args(words).current_dir(&*self.0).output().unwrap()
+    }
+
+    #[track_caller]
+    pub fn succeeds(&self, words: &[&str]) -> String {
+        succeeded(self.backup(words))
+    }
+
+    #[track_caller]
+    pub fn fails(&self, words: &[&str]) -> String {
+        failed(self.backup(words))
+    }
+
+    #[track_caller]
+    pub fn loads(&self, data: &str, keyspace: &str, lines: &str) {
+        let mut loading = self.on(data, &["load", "--keyspace", keyspace]);
+        let mut child = loading.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        succeeded(child.wait_with_output().unwrap());
+    }
+
+    /// Makes a hashed and an ordered keyspace, with a format, and a block device; items in the first two, some of them large.
+    pub fn fill(&self, data: &str) {
+        self.succeeds_on(data, &["keyspace", "create", "hashed"]);
+        self.succeeds_on(data, &["keyspace", "create", "ordered", "--index", "ordered"]);
+        self.succeeds_on(data, &["keyspace", "format", "ordered", "key: id string; value: name string"]);
+        self.succeeds_on(data, &["keyspace", "create", "disk", "--block-device", "1MiB"]);
+        for keyspace in ["hashed", "ordered"] {
+            let small: String = (0..2000).map(|item| format!("key{item:05}\tof {keyspace} {item}\n")).collect();
+            self.loads(data, keyspace, &(small + &large_items(2)));
+        }
+    }
+
+    /// What a store shows: its keyspaces, the format, and all items.
+    #[track_caller]
+    pub fn shown(&self, data: &str) -> Vec<String> {
+        let kinds = self.succeeds_on(data, &["keyspace", "list"]);
+        // The number of items, behind the name and the kind, is an estimate.
+        let kind = |line: &str| line.split('\t').take(2).collect::<Vec<_>>().join(" ");
+        let mut shown: Vec<String> = kinds.lines().map(kind).collect();
+        shown.push(self.succeeds_on(data, &["keyspace", "format", "ordered"]));
+        for keyspace in ["hashed", "ordered", "disk"] {
+            shown.extend(self.dumped(data, keyspace));
+        }
+        shown
+    }
+
+    /// The items of a keyspace, in the order of keys.
+    #[track_caller]
+    pub fn dumped(&self, data: &str, keyspace: &str) -> Vec<String> {
+        let dump = succeeded(self.on(data, &["dump", "--format", "tsv", "--keyspace", keyspace]).output().unwrap());
+        let mut lines: Vec<String> = dump.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// Restores a backup, and looks at the new store as far as that is possible.
+    #[track_caller]
+    pub fn restores(&self, depot: &str, number: u64, data: &str) {
+        let told = self.succeeds(&["restore", depot, "--into", data, "--number", &number.to_string()]);
+        assert!(told.starts_with(&format!("{data}/drive is the store as of ")), "{told}");
+        assert!(told.ends_with(&format!("of backup {number}\n")), "{told}");
+        assert!(self.succeeds_on(data, &["check"]).contains("no damage found"));
+    }
+
+    #[track_caller]
+    pub fn listed(&self, depot: &str) -> Vec<Value> {
+        let text = self.succeeds(&["list", depot, "--json"]);
+        serde_json::from_str::<Value>(&text).unwrap().as_array().unwrap().clone()
+    }
+
+    /// Files of a folder in a depot, in the order of names.
+    pub fn objects(&self, folder: &str) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.join(folder)) else { return Vec::new() };
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    }
+
+    pub fn copy(&self, from: &str, to: &str) {
+        let copied = Command::new("cp").arg("-r").arg(self.join(from)).arg(self.join(to)).status().unwrap();
+        assert!(copied.success());
+    }
+
+    pub fn is_there(&self, name: &str) -> bool {
+        self.join(name).exists()
+    }
+}
+
+/// Lines of items with large values that hardly compress.
+fn large_items(count: u64) -> String {
+    let value = |seed: u64| -> String {
+        let mut random = tapetum_drive::SplitMix64::new(seed);
+        (0..LARGE_BYTES / 16).map(|_| format!("{:016x}", random.next_u64())).collect()
+    };
+    (0..count).map(|item| format!("large{item}\t{}\n", value(item))).collect()
+}
+
+pub fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not come");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// A memcached client.
+pub struct Client {
+    pub answers: BufReader<UnixStream>,
+    pub stream: UnixStream,
+}
+
+impl Client {
+    pub fn open(socket: &Path) -> Client {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client { answers: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.answers.read_line(&mut line).unwrap() > 0, "the server closed the connection");
+        line.trim_end().to_owned()
+    }
+
+    /// The first line of the answer.
+    pub fn asks(&mut self, request: &str) -> String {
+        self.stream.write_all(request.as_bytes()).unwrap();
+        self.line()
+    }
+
+    pub fn sets(&mut self, key: &str, value: &str) -> String {
+        self.asks(&format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()))
+    }
+
+    pub fn gets(&mut self, key: &str) -> Option<String> {
+        let head = self.asks(&format!("get {key}\r\n"));
+        if head == "END" {
+            return None;
+        }
+        assert!(head.starts_with(&format!("VALUE {key} ")), "{head}");
+        let value = self.line();
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+}
+
+/// A client that sets one key after the other, and counts those that were acknowledged.
+pub struct Writer {
+    pub acknowledged: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Writer {
+    pub fn start(socket: &Path) -> Writer {
+        let (acknowledged, is_over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, over, mut client) = (Arc::clone(&acknowledged), Arc::clone(&is_over), Client::open(socket));
+        let thread = std::thread::spawn(move || {
+            for item in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                assert_eq!(client.sets(&counted_key(item), &format!("value {item}")), "STORED");
+                counted.store(item + 1, Ordering::Relaxed);
+            }
+        });
+        Writer { acknowledged, is_over, thread }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many sets were acknowledged.
+    pub fn stop(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+}
+
+pub fn counted_key(item: u64) -> String {
+    format!("counted{item:07}")
+}
+
+/// How many of a writer's sets a dump has: all up to some one, and none behind it.
+#[track_caller]
+pub fn counted(lines: &[String]) -> u64 {
+    let counted: BTreeSet<&String> = lines.iter().filter(|line| line.starts_with("counted")).collect();
+    for (item, line) in counted.iter().enumerate() {
+        assert_eq!(**line, format!("{}\tvalue {item}", counted_key(item as u64)), "a set is missing");
+    }
+    counted.len() as u64
+}
+
+/// The address of the block devices of a server.
+pub fn nbd_address(log: &str) -> String {
+    log.rsplit_once("to NBD clients at ").unwrap().1.trim().to_owned()
+}
+
+pub fn write_device(address: &str, offset: u64, byte: u8) {
+    let mut client = NbdClient::open(address, "disk", false).unwrap();
+    assert_eq!(client.call(WRITE, 0, offset, 8192, &[byte; 8192]).unwrap().error, 0);
+    assert_eq!(client.call(FLUSH, 0, 0, 0, &[]).unwrap().error, 0);
+}
+
+pub fn device_byte(address: &str, offset: u64) -> u8 {
+    let mut client = NbdClient::open(address, "disk", false).unwrap();
+    let read = client.call(READ, 0, offset, 8192, &[]).unwrap();
+    assert!(read.error == 0 && read.bytes.iter().all(|byte| *byte == read.bytes[0]));
+    read.bytes[0]
+}
+
+/// Serves a store with a block device to all kinds of clients.
+fn serve(scratch: &Scratch, data: &str) -> (Served, String) {
+    let words = ["serve", "--threads", "1", "--nbd", "127.0.0.1:0", "--memcached", "unix:socket", "--keyspace"];
+    let server = Served::start_when(&mut scratch.on(data, &[&words[..], &["hashed"]].concat()), "to NBD clients at");
+    let address = nbd_address(&server.log);
+    (server, address)
+}
+
+#[test]
+fn backups_of_a_served_store_are_of_one_moment_and_restore_everything() {
+    let scratch = Scratch::new("served");
+    scratch.fill("data");
+    let (server, device) = serve(&scratch, "data");
+    write_device(&device, 65536, 7);
+    let first = scratch.shown("data");
+    assert!(first.len() > 4000 && first.iter().any(|line| line.contains("id string")), "{:?}", &first[..5]);
+    assert!(scratch.succeeds_on("data", &["backup", "create", "depot"]).starts_with("backup 1 has 4 keyspaces in "));
+    write_device(&device, 65536, 8);
+    let writer = Writer::start(&scratch.join("socket"));
+    wait_until("a set", || writer.count() > 100);
+    let before = writer.count();
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    let after = writer.count();
+    wait_until("a set", || writer.count() > after + 100);
+    let acknowledged = writer.stop();
+    scratch.succeeds_on("data", &["delete", "key00007", "--keyspace", "ordered"]);
+    let third = scratch.shown("data");
+    assert_eq!(counted(&third), acknowledged);
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    server.stop();
+    assert!(scratch.succeeds(&["verify", "depot"]).starts_with("3 backups are whole: "));
+    let list = scratch.listed("depot");
+    let copied: Vec<u64> = list.iter().map(|backup| number(backup, "copied_bytes")).collect();
+    assert!(copied[0] > 3 * LARGE_BYTES as u64 && copied[1..].iter().all(|bytes| bytes * 2 < copied[0]), "{copied:?}");
+    assert!(list.iter().all(|backup| backup["state"] == "whole" && number(backup, "generation") == 1));
+    for backup in 1..=3 {
+        scratch.restores("depot", backup, &format!("restored{backup}"));
+    }
+    assert!(scratch.shown("restored1") == first, "the first backup differs");
+    let set = counted(&scratch.dumped("restored2", "hashed"));
+    assert!((before..=acknowledged).contains(&set), "{set} sets, {before} were acknowledged before");
+    assert!(scratch.shown("restored3") == third, "the third backup differs");
+    for (data, byte) in [("restored1", 7), ("restored2", 8), ("restored3", 8)] {
+        let (server, device) = serve(&scratch, data);
+        assert_eq!((device_byte(&device, 65536), device_byte(&device, 0)), (byte, 0), "{data}");
+        server.stop();
+    }
+}
+
+#[test]
+fn backups_of_a_closed_store_copy_what_is_new_and_each_is_restored_as_it_was() {
+    let scratch = Scratch::new("closed");
+    scratch.fill("data");
+    let first = scratch.shown("data");
+    let told = scratch.succeeds_on("data", &["backup", "create", "deep/depot"]);
+    assert!(told.starts_with("backup 1 has 4 keyspaces in ") && told.ends_with(" were copied\n"), "{told}");
+    scratch.succeeds_on("data", &["put", "key00001", "another", "--keyspace", "hashed"]);
+    scratch.succeeds_on("data", &["put", "key00002", "another", "--keyspace", "ordered"]);
+    scratch.succeeds_on("data", &["keyspace", "create", "later"]);
+    let second = scratch.shown("data");
+    scratch.succeeds_on("data", &["backup", "create", "deep/depot"]);
+    scratch.succeeds_on("data", &["backup", "create", "deep/depot", "--anew"]);
+    let list = scratch.listed("deep/depot");
+    let copied: Vec<u64> = list.iter().map(|backup| number(backup, "copied_bytes")).collect();
+    assert!(copied[1] * 2 < copied[0] && copied[2] * 10 > copied[0] * 9, "{copied:?}");
+    assert_eq!(list[1]["keyspaces"].as_array().unwrap().len(), 5);
+    assert!(first != second);
+    for (backup, shown) in [(1, &first), (2, &second), (3, &second)] {
+        let data = format!("restored{backup}");
+        scratch.restores("deep/depot", backup, &data);
+        assert!(scratch.shown(&data) == *shown, "backup {backup} differs");
+    }
+    // A store that is a file, and the number that is meant when none is given.
+    assert!(scratch.succeeds(&["restore", "deep/depot", "--into", "one.drive"]).contains("of backup 3"));
+    assert!(scratch.join("one.drive").is_file());
+}
+
+#[test]
+fn a_prune_keeps_the_last_backups_whole() {
+    let scratch = Scratch::new("prune");
+    scratch.loads("data", "default", &large_items(1));
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    for round in 0..3 {
+        scratch.succeeds_on("data", &["put", "key", &format!("value {round}")]);
+        scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    }
+    let before = scratch.objects("depot/packs").len();
+    assert!(scratch.succeeds(&["prune", "depot", "--keep", "2"]).starts_with("2 backups were removed, and "));
+    assert_eq!(scratch.objects("depot/backups").len(), 2);
+    assert!(scratch.succeeds(&["prune", "depot", "--keep", "1"]).starts_with("1 backup was removed, and "));
+    assert!(scratch.succeeds(&["prune", "depot", "--keep", "1"]).starts_with("0 backups were removed, and 0 packs"));
+    assert!(scratch.objects("depot/packs").len() < before);
+    assert!(scratch.succeeds(&["verify", "depot"]).starts_with("1 backup is whole"));
+    scratch.restores("depot", 4, "restored");
+    assert_eq!(scratch.dumped("restored", "default"), scratch.dumped("data", "default"));
+    let gone = scratch.fails(&["restore", "depot", "--into", "gone", "--number", "1"]);
+    assert!(gone.contains("depot has no backup 1") && !scratch.is_there("gone"), "{gone}");
+    // The next one has a number that none had.
+    assert!(scratch.succeeds_on("data", &["backup", "create", "depot"]).starts_with("backup 5 "));
+}
+
+#[test]
+fn a_folder_without_backups_or_with_those_of_another_store_is_refused_and_left_alone() {
+    let scratch = Scratch::new("refused");
+    scratch.succeeds_on("data", &["put", "key", "value"]);
+    scratch.succeeds_on("other", &["put", "key", "another"]);
+    fs::create_dir(scratch.join("empty")).unwrap();
+    let commands: [&[&str]; 4] = [&["list"], &["verify"], &["restore", "--into", "new"], &["prune", "--keep", "1"]];
+    for words in commands {
+        let with = |folder: &'static str| [&words[..1], &[folder], &words[1..]].concat();
+        let told = scratch.fails(&with("empty"));
+        assert_eq!(told, "error: empty has no backups: make one with `tapetum backup create`\n");
+        let told = scratch.fails(&with("absent"));
+        assert_eq!(told, "error: cannot read absent: No such file or directory (os error 2)\n");
+    }
+    assert!(!scratch.is_there("absent") && !scratch.is_there("new") && scratch.objects("empty").is_empty());
+
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    let lease = scratch.objects("depot/lease");
+    let told = scratch.fails_on("other", &["backup", "create", "depot"]);
+    assert!(told.contains("/depot has backups of another store: give each store a place of its own\n"), "{told}");
+    let told = scratch.fails_on("other", &["serve", "--memcached", "none", "--backup-to", "depot", "--lease", "1"]);
+    assert!(told.contains("error: depot has backups of another store"), "{told}");
+    assert_eq!(scratch.listed("depot").len(), 1);
+    assert_eq!(scratch.objects("depot/backups").len(), 1);
+    assert!(scratch.objects("depot/lease").len() >= lease.len());
+
+    // Other files stay beside backups, but not a file that says whose they are.
+    fs::write(scratch.join("empty/letter"), "dear").unwrap();
+    scratch.succeeds_on("other", &["backup", "create", "empty"]);
+    assert_eq!(fs::read(scratch.join("empty/letter")).unwrap(), b"dear");
+    fs::create_dir(scratch.join("foreign")).unwrap();
+    fs::write(scratch.join("foreign/store"), "bread\n").unwrap();
+    let told = scratch.fails_on("data", &["backup", "create", "foreign"]);
+    assert!(told.contains("foreign holds other things and no backups: give an empty or new folder"), "{told}");
+    assert!(told.contains("nothing was written") && scratch.objects("foreign").len() == 1, "{told}");
+    let told = scratch.fails_on("data", &["serve", "--memcached", "none", "--backup-to", "foreign"]);
+    assert!(told.contains("foreign holds other things") && scratch.objects("foreign").len() == 1, "{told}");
+
+    let told = scratch.fails(&["restore", "depot", "--into", "new", "--number", "7"]);
+    assert_eq!(told, "error: depot has no backup 7: `tapetum backup list` prints those there are\n");
+    for into in ["other", "other/drive", "depot/store"] {
+        let told = scratch.fails(&["restore", "depot", "--into", into]);
+        assert!(told.contains("already: restore into a new directory or file"), "{into}: {told}");
+    }
+    let mut server = Served::start_when(&mut scratch.on("other", &["serve", "--memcached", "none"]), "to commands at");
+    let told = scratch.fails(&["restore", "depot", "--into", "other"]);
+    assert!(told.contains("there is something at other/drive already"), "{told}");
+    assert_eq!(scratch.succeeds_on("other", &["get", "key"]), "another");
+    crate::outside::stop(&mut server.child);
+    assert!(!scratch.is_there("new") && scratch.objects("depot/packs").len() == 1);
+}
+
+/// How a file is harmed.
+fn harm(path: &Path, how: &str) {
+    let mut bytes = fs::read(path).unwrap();
+    let middle = bytes.len() / 2;
+    match how {
+        "removed" => return fs::remove_file(path).unwrap(),
+        "cut" => bytes.truncate(middle),
+        _ => bytes[middle] ^= 0x10,
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn harmed_packs_are_named_and_what_is_left_is_restored_and_repaired() {
+    let scratch = Scratch::new("packs");
+    // Each backup adds a pack; the last one needs all of them.
+    let (mut packs, mut seen) = (Vec::new(), BTreeSet::new());
+    scratch.fill("data");
+    for round in 0..3 {
+        if round > 0 {
+            let large = large_items(3 + round).lines().last().map(|line| format!("{line}\n"));
+            scratch.loads("data", if round == 1 { "hashed" } else { "ordered" }, &large.unwrap());
+        }
+        scratch.succeeds_on("data", &["backup", "create", "depot"]);
+        for path in scratch.objects("depot/packs") {
+            if seen.insert(path.clone()) {
+                packs.push(path.file_name().unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    let all: BTreeSet<String> = scratch.shown("data").into_iter().collect();
+    assert!(packs.len() >= 3, "{packs:?}");
+    let which = [&packs[0], &packs[1], &packs[packs.len() - 1]];
+    for (place, pack) in which.into_iter().enumerate() {
+        for how in ["removed", "cut", "flipped"] {
+            let name = format!("{how}{place}");
+            let (depot, into) = (format!("depot-{name}"), format!("of-{name}"));
+            scratch.copy("depot", &depot);
+            harm(&scratch.join(format!("{depot}/packs/{pack}")), how);
+            let told = scratch.fails(&["verify", &depot]);
+            assert!(told.contains(&format!("at {depot} lacks bytes: packs/{pack} is gone, cut or rotten")), "{told}");
+            let told = scratch.fails(&["restore", &depot, "--into", &into]);
+            assert!(told.contains(&format!("backup 3 at {depot} lacks bytes: packs/{pack} ")), "{told}");
+            assert!(told.contains("--partial") && !scratch.is_there(&into), "{told}");
+            let partial = scratch.backup(&["restore", &depot, "--into", &into, "--partial"]);
+            if place == 2 {
+                // The state of the store is in the last pack.
+                assert!(failed(partial).contains("lacks bytes") && !scratch.is_there(&into), "{name}");
+                continue;
+            }
+            let told = String::from_utf8(partial.stderr.clone()).unwrap();
+            succeeded(partial);
+            assert!(told.contains("1 pack is gone, cut or rotten") && told.contains("tapetum repair"), "{told}");
+            scratch.succeeds_on(&into, &["repair", "--yes"]);
+            assert!(scratch.succeeds_on(&into, &["check"]).contains("no damage found"), "{name}");
+            let left: BTreeSet<String> = scratch.shown(&into).into_iter().collect();
+            let other = left.iter().find(|line| !all.contains(*line)).map(|line| &line[..line.len().min(100)]);
+            assert_eq!(other, None, "{name}: an item that never was");
+            assert!(left.len() < all.len(), "{name}: nothing is lost");
+        }
+    }
+    // A backup that does not need the pack is whole, and the next one copies again what is gone.
+    harm(&scratch.join(format!("depot/packs/{}", packs[0])), "removed");
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    assert!(scratch.succeeds(&["verify", "depot", "--number", "4"]).starts_with("1 backup is whole"));
+    scratch.restores("depot", 4, "restored");
+    assert!(scratch.shown("restored").into_iter().collect::<BTreeSet<_>>() == all);
+}
+
+#[test]
+fn a_harmed_manifest_is_named_and_newer_formats_are_refused() {
+    let scratch = Scratch::new("manifests");
+    scratch.succeeds_on("data", &["put", "key", "first"]);
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    scratch.succeeds_on("data", &["put", "key", "second"]);
+    scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    let last = scratch.objects("depot/backups").pop().unwrap();
+    let object = last.file_name().unwrap().to_str().unwrap().to_owned();
+    for how in ["cut", "flipped"] {
+        let depot = format!("depot-{how}");
+        scratch.copy("depot", &depot);
+        harm(&scratch.join(&depot).join("backups").join(&object), how);
+        let bad = format!("the manifest of backup 2 at {depot} is cut or rotten (backups/{object})");
+        assert!(scratch.fails(&["verify", &depot]).contains(&bad));
+        assert!(scratch.fails(&["restore", &depot, "--into", "new"]).contains(&bad) && !scratch.is_there("new"));
+        let told = scratch.fails(&["restore", &depot, "--into", "new", "--partial"]);
+        assert!(told.contains(&bad) && !scratch.is_there("new"), "{told}");
+        assert!(scratch.fails(&["prune", &depot, "--keep", "1"]).contains(&bad));
+        assert_eq!(scratch.objects(&format!("{depot}/backups")).len(), 2, "nothing was pruned");
+        let list = scratch.listed(&depot);
+        assert_eq!([&list[0]["state"], &list[1]["state"]], ["whole", "unreadable"]);
+        scratch.restores(&depot, 1, &format!("of-{how}"));
+        assert_eq!(scratch.succeeds_on(&format!("of-{how}"), &["get", "key"]), "first");
+        // It is no reason to have no further backup.
+        assert!(scratch.succeeds_on("data", &["backup", "create", &depot]).starts_with("backup 3 "));
+        scratch.restores(&depot, 3, &format!("later-{how}"));
+    }
+
+    let newer = "has backups of the format 2, which this tapetum does not know: use the newer tapetum that made them";
+    scratch.copy("depot", "newer");
+    let mut bytes = fs::read(&last).unwrap();
+    bytes[8] = 2;
+    let name = BackupName::parse(&format!("backups/{object}")).unwrap();
+    let name = BackupName { digest: tapetum::backup::Digest::of(&bytes), ..name };
+    fs::remove_file(scratch.join("newer/backups").join(&object)).unwrap();
+    fs::write(scratch.join("newer").join(name.object()), bytes).unwrap();
+    assert!(scratch.fails(&["verify", "newer"]).contains(newer));
+    assert!(scratch.fails(&["restore", "newer", "--into", "new"]).contains(newer) && !scratch.is_there("new"));
+    scratch.restores("newer", 1, "older");
+
+    scratch.copy("depot", "newest");
+    let text = fs::read_to_string(scratch.join("newest/store")).unwrap();
+    assert!(text.starts_with("tapetum backups, format 1\nstore "), "{text}");
+    fs::write(scratch.join("newest/store"), text.replace("format 1", "format 2")).unwrap();
+    let lease = scratch.objects("newest/lease");
+    let commands: [&[&str]; 4] = [&["list"], &["verify"], &["restore", "--into", "new"], &["prune", "--keep", "1"]];
+    for words in commands {
+        assert!(scratch.fails(&[&words[..1], &["newest"], &words[1..]].concat()).contains(newer), "{words:?}");
+    }
+    assert!(scratch.fails_on("data", &["backup", "create", "newest"]).contains(newer));
+    assert!(!scratch.is_there("new"));
+    assert_eq!(scratch.objects("newest/lease"), lease, "nothing is written where another format is");
+}
+
+#[test]
+fn a_place_that_takes_no_backup_is_named_and_the_store_goes_on() {
+    let scratch = Scratch::new("places");
+    scratch.loads("data", "default", &large_items(8));
+    fs::write(scratch.join("file"), "a letter").unwrap();
+    let told = scratch.fails_on("data", &["backup", "create", "file/in"]);
+    assert!(told.contains("cannot make the folder ") && told.contains("Not a directory"), "{told}");
+    let told = scratch.fails_on("data", &["backup", "create", "file"]);
+    assert!(told.contains("cannot make the folder "), "{told}");
+    assert!(scratch.fails(&["list", "file"]).contains("it is no folder: give another place for backups"));
+    assert_eq!(fs::read(scratch.join("file")).unwrap(), b"a letter");
+    assert_eq!(scratch.dumped("data", "default").len(), 8);
+
+    // A folder without room, in a namespace of its own: nothing stays mounted.
+    let script = "mount -t tmpfs -o size=1m none full && ! $0 backup create full --data data --memory 64MiB && \
+        ! $0 backup list full && mount -o remount,size=64m full && $0 backup create full --data data --memory 64MiB && \
+        $0 backup verify full && ! ls -A full/packs | grep unfinished";
+    fs::create_dir(scratch.join("full")).unwrap();
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let mut in_namespace = Command::new("unshare");
+    in_namespace.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_tapetum")]).current_dir(&*scratch.0);
+    let output = in_namespace.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("No space left on device"), "{told}");
+    assert!(told.contains("free some there, as with `tapetum backup prune`, and try again"), "{told}");
+    assert!(told.contains("full has no backups"), "{told}");
+    assert!(succeeded(output).contains("1 backup is whole"), "{told}");
+}
