@@ -29,7 +29,7 @@ use crate::net::listen::Address;
 use crate::protocol::VERSION;
 use crate::server::{ServedStore, Server};
 use crate::store::backups::{BackupKeeper, BackupPlan};
-use crate::store::follower::Follower;
+use crate::store::follower::{FollowError, Follower};
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::standby::Standby;
@@ -207,8 +207,8 @@ fn follow(
     options: &tapetum::Options,
 ) -> Result<(tapetum::Store, Option<Follower>), Box<dyn Error>> {
     let depot: Arc<dyn Depot> = Arc::new(FolderDepot::open(folder)?);
-    let follower = Follower::new(&depot, place, &Standby::reading(options))?;
-    let store = follower.open()?;
+    let follower = Follower::new(&depot, place, &Standby::reading(options)).map_err(of_both_stores)?;
+    let store = follower.open().map_err(of_both_stores)?;
     tracing::info!(
         "a standby of {}, at its backup {}: read it; `tapetum promote {}` lets it take the place of the server that it follows",
         depot.place(),
@@ -216,6 +216,17 @@ fn follow(
         depot.place()
     );
     Ok((store, Some(follower)))
+}
+
+/// Names the memory that was given, and the memory to give: each of a standby's two stores gets half of it.
+fn of_both_stores(error: FollowError) -> FollowError {
+    match error {
+        FollowError::Open(OpenError::Store(tapetum::OpenError::Memory { path, memory_bytes, tier, least_bytes })) => {
+            let (memory_bytes, least_bytes) = (2 * memory_bytes, 2 * least_bytes);
+            OpenError::Store(tapetum::OpenError::Memory { path, memory_bytes, tier, least_bytes }).into()
+        }
+        error => error,
+    }
 }
 
 fn plan(arguments: &BackupArguments) -> BackupPlan {

@@ -19,6 +19,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tapetum::backup::lease::{Lease, Loss, Seen, Watch, look};
@@ -119,6 +120,15 @@ pub struct PromotionOrder {
     pub answer: Sender<Result<PromotedRow, String>>,
 }
 
+/// A store that was served before, and since when.
+struct Leaving {
+    store: Arc<Store>,
+    since: Instant,
+}
+
+/// How long commands may read the store before until somebody is told.
+const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
+
 /// See the [module](self).
 pub struct Follower {
     depot: Arc<dyn Depot>,
@@ -128,7 +138,7 @@ pub struct Follower {
     /// What `drive.next` holds; `None`: it is to be made anew.
     next: Option<BackupManifest>,
     /// The store that was served before, in `drive.next`, until no command reads it any more.
-    leaving: Option<Arc<Store>>,
+    leaving: Option<Leaving>,
     /// `drive` was opened to write: it is no backup that another may be made of.
     was_written: bool,
 }
@@ -182,8 +192,7 @@ impl Follower {
 
     /// Goes over to the last backup, if that is a later one; whether it was.
     pub fn look(&mut self, slot: &StoreSlot) -> Result<bool, FollowError> {
-        if let Some(Err(store)) = self.leaving.take().map(Arc::try_unwrap) {
-            self.leaving = Some(store);
+        if self.is_read_before()? {
             return Ok(false);
         }
         // What an opening tells a log would be told every few seconds.
@@ -193,8 +202,19 @@ impl Follower {
         });
         let Some((held, store)) = brought? else { return Ok(false) };
         self.exchange_names(held)?;
-        self.leaving = Some(slot.replace(store)?);
+        self.leaving = Some(Leaving { store: slot.replace(store)?, since: Instant::now() });
         Ok(true)
+    }
+
+    /// Whether a command still reads the store before.
+    fn is_read_before(&mut self) -> Result<bool, FollowError> {
+        let Some(Leaving { store, since }) = self.leaving.take() else { return Ok(false) };
+        let Err(store) = Arc::try_unwrap(store) else { return Ok(false) };
+        self.leaving = Some(Leaving { store, since });
+        if since.elapsed() < LEAVING_PATIENCE {
+            return Ok(true);
+        }
+        Err(FollowError::Io("a command still reads the backup before".into()))
     }
 
     /// Brings `drive.next` to the last backup, if that is a later one.
@@ -260,7 +280,7 @@ impl Follower {
 
     /// Brings what is closed to the last backup, so that it may be opened to write.
     pub fn end_following(&mut self) -> Result<(), FollowError> {
-        self.leaving.take().map(alone);
+        self.leaving.take().map(|leaving| alone(leaving.store));
         if let Some(held) = self.bring_next()? {
             self.exchange_names(held)?;
         }
