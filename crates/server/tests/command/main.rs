@@ -18,6 +18,7 @@ mod pictures;
 mod queries;
 mod repair;
 mod served;
+mod standby;
 mod walk;
 
 #[allow(dead_code)]
