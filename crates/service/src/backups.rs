@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tapetum::backup::lease::{Lease, Seen, Watch};
+use tapetum::backup::lease::{Lease, Loss, Seen, Watch};
 use tapetum::backup::{BackupError, Depot, owner};
 use tapetum_drive::Env;
 
@@ -32,12 +32,33 @@ pub fn take_lease(
     lasts_ms: u64,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Lease, BackupError> {
+    take_lease_of_loss(depot, command, lasts_ms, Loss::Unknown, go_on)
+}
+
+/// As [`take_lease`], of one who writes nothing yet: if it is cut short, the next one knows as much of the holder before.
+///
+/// # Errors
+/// As [`take_lease`].
+pub fn take_lease_of_loss(
+    depot: &Arc<dyn Depot>,
+    command: &str,
+    lasts_ms: u64,
+    loss: Loss,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Lease, BackupError> {
+    let behind_ms = match loss {
+        Loss::Unknown => None,
+        Loss::None => Some(0),
+        Loss::AtMostMs(loss_ms) => Some(loss_ms),
+    };
     let (env, mut watch) = (Env::system(), Watch::default());
     owner(&**depot)?;
     loop {
         match watch.look(&**depot, &env)? {
             Seen::Free { number, generation } => {
-                if let Some(lease) = Lease::take(depot, &env, (number, generation), lasts_ms, &described(command))? {
+                if let Some(lease) =
+                    Lease::take(depot, &env, (number, generation), (lasts_ms, behind_ms), &described(command))?
+                {
                     return Ok(lease);
                 }
             }

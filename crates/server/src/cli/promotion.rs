@@ -54,16 +54,24 @@ fn of_closed(arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>
     let (place, options) = (arguments.store.place(), offline_options(&arguments.store));
     let mut follower = match Follower::new(&depot, &place, &options) {
         Err(FollowError::NoStandby { .. }) if arguments.force => return of_other(&depot, arguments),
+        Err(error @ FollowError::NoStandby { .. }) => return promoted_before(&depot, arguments)?.ok_or(error.into()),
         follower => follower?,
     };
     let (mut lease, loss) = follower.take_lease(arguments.force, LASTS_MS, &mut || true)?;
-    follower.end_following()?;
-    lease.keep()?;
-    let store = opening::open(&place, &options)?;
-    let promoted = follower.promote(&store, &mut lease, loss);
-    store.close()?;
+    let promoted = follower.end_following().and_then(|()| follower.promote(&mut lease, loss));
     backups::release(lease);
-    Ok(promoted?)
+    let promoted = promoted?;
+    opening::open(&place, &options)?.close()?;
+    Ok(promoted)
+}
+
+/// What an earlier promotion of this store has told, or would have.
+fn promoted_before(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Result<Option<PromotedRow>, BackupError> {
+    let store = offline_options(&arguments.store).open_read_only(arguments.store.place());
+    let history = store.ok().and_then(|store| store.history().ok());
+    let start =
+        backup::last_start(&**depot)?.filter(|start| history.is_some_and(|history| history.id == start.history));
+    Ok(start.map(|start| PromotedRow { generation: start.generation, number: start.before.1, loss_ms: None }))
 }
 
 /// A store that is no standby becomes the one that counts.

@@ -27,15 +27,20 @@ use tapetum::backup::{self, BackupError, BackupManifest, BackupName, BackupProgr
 use tapetum::{Options, Place, RestoreError, Store, restore_at, restore_over};
 use tapetum_drive::env::Env;
 use tapetum_drive::unfinished;
-use tapetum_service::backups::take_lease;
+use tapetum_service::backups::{take_lease, take_lease_of_loss};
 use tapetum_service::opening::OpenError;
 use tapetum_service::reply::PromotedRow;
 
 use crate::store::store_slot::{StoreSlot, alone};
 use tracing::subscriber::{NoSubscriber, with_default};
 
-/// A backup, and its manifest.
-type Held = (BackupName, BackupManifest);
+/// The backup that a store is.
+struct Held {
+    name: BackupName,
+    manifest: BackupManifest,
+    /// The history of the store.
+    history: u64,
+}
 
 /// Why a standby does not follow, or is not promoted.
 pub enum FollowError {
@@ -155,8 +160,9 @@ impl Follower {
             false => {
                 let manifest = backup::read(&**depot, &last)?;
                 tracing::info!("restoring backup {} of {} to {}", last.sequence, depot.place(), path.display());
-                restore_at(place, &**depot, (&last, &manifest), Restore::Whole, &BackupProgress::default())?;
-                (last, manifest)
+                let backup = (&last, &manifest);
+                let restored = restore_at(place, &**depot, backup, Restore::Whole, &BackupProgress::default())?;
+                Held { name: last, manifest, history: restored.history.id }
             }
         };
         Ok(Follower {
@@ -181,7 +187,7 @@ impl Follower {
 
     /// The number of the backup that is served.
     pub fn number(&self) -> u64 {
-        self.has.0.sequence
+        self.has.name.sequence
     }
 
     fn path_next(&self) -> PathBuf {
@@ -220,14 +226,14 @@ impl Follower {
     /// Brings `drive.next` to the last backup, if that is a later one.
     fn bring_next(&mut self) -> Result<Option<Held>, FollowError> {
         let last = backup::find(&*self.depot, None)?;
-        if last == self.has.0 {
+        if last == self.has.name {
             return Ok(None);
         }
         let (manifest, path) = (backup::read(&*self.depot, &last)?, self.path_next());
         let (to, progress) = ((&last, &manifest), BackupProgress::default());
         // After an error nobody knows what it holds.
-        match self.next.take().filter(|next| next.capacity_bytes == manifest.capacity_bytes) {
-            Some(next) => drop(restore_over(&path, &*self.depot, to, &next, &progress)?),
+        let restored = match self.next.take().filter(|next| next.capacity_bytes == manifest.capacity_bytes) {
+            Some(next) => restore_over(&path, &*self.depot, to, &next, &progress)?,
             None => {
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -235,10 +241,10 @@ impl Follower {
                     }
                     _ => {}
                 }
-                restore_at(&Place::Drive(path.clone()), &*self.depot, to, Restore::Whole, &progress)?;
+                restore_at(&Place::Drive(path), &*self.depot, to, Restore::Whole, &progress)?
             }
-        }
-        Ok(Some((last, manifest)))
+        };
+        Ok(Some(Held { name: last, manifest, history: restored.history.id }))
     }
 
     /// Lets `drive` be what was brought to `drive.next`.
@@ -246,7 +252,7 @@ impl Follower {
         let (path, next) = (self.place.path(), self.path_next());
         let exchanged = renameat_with(CWD, &next, CWD, &path, RenameFlags::EXCHANGE).map_err(std::io::Error::from);
         exchanged.map_err(|error| io(&path, "rename", error))?;
-        let before = std::mem::replace(&mut self.has, held).1;
+        let before = std::mem::replace(&mut self.has, held).manifest;
         self.next = (!std::mem::take(&mut self.was_written)).then_some(before);
         unfinished::sync_folders_of(&path).map_err(|error| io(&path, "rename", error))
     }
@@ -266,16 +272,8 @@ impl Follower {
             }
             return Err(FollowError::NeedsForce { place: self.depot.place() });
         }
-        let mut lease = take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?;
         let loss = record.map_or(Loss::Unknown, |record| record.loss());
-        // If this promotion is cut short, the next one knows as much, and adds the time of this lease.
-        lease.note_behind(match loss {
-            Loss::Unknown => None,
-            Loss::None => Some(0),
-            Loss::AtMostMs(loss_ms) => Some(loss_ms),
-        });
-        lease.renew()?;
-        Ok((lease, loss))
+        Ok((take_lease_of_loss(&self.depot, "tapetum promote", lasts_ms, loss, go_on)?, loss))
     }
 
     /// Brings what is closed to the last backup, so that it may be opened to write.
@@ -291,10 +289,10 @@ impl Follower {
         }
     }
 
-    /// Begins a generation of the store, which was opened to write, and which nobody writes to yet.
-    pub fn promote(&self, store: &Store, lease: &mut Lease, loss: Loss) -> Result<PromotedRow, FollowError> {
-        let generation = lease.promote(store.history()?.id, &self.has.0)?;
-        Ok(PromotedRow::new(generation, self.has.0.sequence, loss))
+    /// Begins a generation of the store, before it is opened to write: one that was opened, and then killed, would be a standby no more.
+    pub fn promote(&self, lease: &mut Lease, loss: Loss) -> Result<PromotedRow, FollowError> {
+        let generation = lease.promote(self.has.history, &self.has.name)?;
+        Ok(PromotedRow::new(generation, self.has.name.sequence, loss))
     }
 }
 
@@ -308,7 +306,7 @@ fn held(depot: &dyn Depot, place: &Place, options: &Options) -> Result<Option<He
         return Ok(None);
     };
     let manifest = backup::read(depot, &name)?;
-    Ok((manifest.opening == openings).then_some((name, manifest)))
+    Ok((manifest.opening == openings).then_some(Held { name, manifest, history: history.id }))
 }
 
 fn io(path: &std::path::Path, doing: &str, error: std::io::Error) -> FollowError {

@@ -79,12 +79,13 @@ impl Standby {
         None
     }
 
-    /// Opens the store to write, and begins its generation.
+    /// Begins a generation, and opens the store to write.
     fn write(&mut self, lease: &mut Lease, loss: Loss) -> Result<(Store, PromotedRow), FollowError> {
         self.follower.end_following()?;
-        lease.keep()?;
+        let promoted = self.follower.promote(lease, loss)?;
         let store = opening::open(&self.place, &self.options)?;
-        let promoted = self.follower.promote(&store, lease, loss)?;
+        // That may have taken long.
+        lease.keep()?;
         Ok((store, promoted))
     }
 

@@ -97,7 +97,7 @@ pub fn last_of_history(
     history: History,
 ) -> Result<Option<(BackupName, BackupManifest)>, BackupError> {
     let other = || BackupError::OtherHistory { place: depot.place() };
-    let start = starts(depot)?.pop();
+    let start = last_start(depot)?;
     if start.is_some_and(|start| start.history != history.id) {
         return Err(other());
     }
@@ -118,9 +118,17 @@ pub fn last_of_history(
     Ok(None)
 }
 
+/// Where the last generation began; `None`: the first one goes on.
+///
+/// # Errors
+/// If the depot cannot be read.
+pub fn last_start(depot: &dyn Depot) -> Result<Option<GenerationStart>, BackupError> {
+    Ok(starts(depot)?.pop())
+}
+
 /// The highest generation that has begun; the first is 1.
 pub fn generation_last(depot: &dyn Depot) -> Result<u64, BackupError> {
-    Ok(starts(depot)?.last().map_or(1, |start| start.generation))
+    Ok(last_start(depot)?.map_or(1, |start| start.generation))
 }
 
 /// All backups that are believed, the oldest first.

@@ -177,7 +177,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Takes a lease that was seen free. `None`: another took it first.
+    /// Takes a lease that was seen free. `None`: another took it first. `behind_ms`: what the next holder is to know, as in [`Lease::note_behind`].
     ///
     /// # Errors
     /// If the depot cannot be read or written.
@@ -185,13 +185,13 @@ impl Lease {
         depot: &Arc<dyn Depot>,
         env: &Env,
         (number, generation): (u64, u64),
-        lasts_ms: u64,
+        (lasts_ms, behind_ms): (u64, Option<u64>),
         by: &str,
     ) -> Result<Option<Lease>, BackupError> {
         let holder = env.random_u64();
         // A line of its own.
         let by = by.replace(char::is_control, " ");
-        let record = LeaseRecord { generation, holder, lasts_ms, behind_ms: None, is_released: false, by };
+        let record = LeaseRecord { generation, holder, lasts_ms, behind_ms, is_released: false, by };
         let begun_ms = env.unix_millis();
         let mut lease = Lease { depot: depot.clone(), env: env.clone(), number, record, begun_ms };
         Ok(lease.put_next()?.then_some(lease))

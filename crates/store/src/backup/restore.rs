@@ -48,6 +48,8 @@ pub enum Restore<'a> {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Restored {
     pub name: BackupName,
+    /// Of the store that it is now.
+    pub history: History,
     pub moment_unix_ms: u64,
     pub drive_bytes: u64,
     /// Packs that are gone, cut or rotten.
@@ -134,11 +136,13 @@ pub async fn restore(
     writer.end().await?;
     io.flush().await?;
     let mut clients = clients_of(&state)?;
-    clients.marks.history = descendant(drive, name);
+    let history = descendant(drive, name);
+    clients.marks.history = history;
     Manifest::create(io, &superblock.geometry, superblock.store_id, &clients).await?;
     superblock.write(io, &[0, 1]).await?;
     Ok(Restored {
         name: *name,
+        history,
         moment_unix_ms: manifest.moment_unix_ms,
         drive_bytes: manifest.drive_bytes(),
         lacking,
