@@ -151,7 +151,7 @@ impl Scratch {
 }
 
 /// Lines of items with large values that hardly compress.
-fn large_items(count: u64) -> String {
+pub fn large_items(count: u64) -> String {
     let value = |seed: u64| -> String {
         let mut random = tapetum_drive::SplitMix64::new(seed);
         (0..LARGE_BYTES / 16).map(|_| format!("{:016x}", random.next_u64())).collect()

@@ -3,6 +3,7 @@
 // A test is an application: it may have threads of its own.
 #![allow(clippy::disallowed_methods)]
 
+mod backup_kills;
 mod backups;
 mod cli;
 mod features;
