@@ -277,6 +277,9 @@ impl Lease {
     /// [`BackupError::LostLease`]: another was faster.
     pub fn promote(&mut self, history: u64, last: &BackupName) -> Result<u64, BackupError> {
         let generation = backups::generation_last(&*self.depot)?.max(self.record.generation) + 1;
+        // Behind the look, so that one who loses the lease begins no generation above the next holder's: that one looks later. It finds this number
+        // taken, or free as well, and of two that put it, one succeeds.
+        self.renew()?;
         let start = GenerationStart { generation, before: (last.generation, last.sequence), history };
         if !start.put(&*self.depot)? {
             return Err(BackupError::LostLease { place: self.depot.place() });
