@@ -143,6 +143,13 @@ pub const OF_DEVICE: &[(Bug, &str)] = &[
     ("SinkNotDurable", "what is to be on flash for good when its pipeline has ended is written as if it was not"),
 ];
 
+/// Bugs of the lease of a depot, and of generations.
+pub const OF_LEASE: &[(Bug, &str)] = &[
+    ("LeaseBelievedTwice", "whoever puts a number of a lease believes in it, though a higher number is there"),
+    ("LeaseTakenUnseen", "a lease is taken that was not seen unchanged for longer than it lasts"),
+    ("BackupBelieveOlder", "a backup of an older generation is believed that came after a later one had begun"),
+];
+
 /// Runs `work`, with a bug planted if one is named.
 pub fn with_bug<T>(bug: Option<Bug>, work: impl FnOnce() -> T) -> T {
     // SAFETY: the simulator's drives have no threads, and its flash moves bytes only in `poll`.
@@ -173,8 +180,9 @@ mod tests {
         for package in ["base", "store", "drive"] {
             gather(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(package).join("src"), &mut places);
         }
-        let bugs: BTreeSet<_> = OF_STORE.iter().chain(OF_DEVICE).map(|(bug, _)| (*bug).to_owned()).collect();
-        assert_eq!(bugs.len(), OF_STORE.len() + OF_DEVICE.len());
+        let bugs: BTreeSet<_> =
+            OF_STORE.iter().chain(OF_DEVICE).chain(OF_LEASE).map(|(bug, _)| (*bug).to_owned()).collect();
+        assert_eq!(bugs.len(), OF_STORE.len() + OF_DEVICE.len() + OF_LEASE.len());
         let unlisted: Vec<_> = places.difference(&bugs).collect();
         assert_eq!(unlisted, ["OrderedCloseEarly", "SkipLogGap"]);
         assert_eq!(bugs.difference(&places).next(), None);

@@ -104,6 +104,10 @@ impl SimDepot {
         (state.faults, state.is_cut) = (faults, false);
     }
 
+    pub fn has(&self, name: &str) -> bool {
+        self.lock().objects.contains_key(name)
+    }
+
     pub fn is_cut(&self) -> bool {
         self.lock().is_cut
     }

@@ -11,6 +11,7 @@ pub mod exhaustive;
 pub mod failed;
 pub mod hunt;
 mod keyspaces;
+pub mod lease;
 pub mod model;
 pub mod run;
 pub mod tally;

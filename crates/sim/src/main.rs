@@ -2,10 +2,11 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use tapetum_sim::bugs::{Bug, OF_DEVICE, OF_STORE};
+use tapetum_sim::bugs::{Bug, OF_DEVICE, OF_LEASE, OF_STORE};
 use tapetum_sim::device::{self, DeviceSetup};
 use tapetum_sim::failed::FAILED;
 use tapetum_sim::hunt::{CRASHES, Found, exhaust, explain, hunt_all, load_for, run_until, shows_in_cases, shrink};
+use tapetum_sim::lease::{self, LeaseSetup};
 use tapetum_sim::{Load, Setup, exhaustive};
 
 /// In so many points, every state must have been struck at least once.
@@ -60,6 +61,9 @@ struct Arguments {
     /// Runs the device half alone: pipelines over units that come back late or never, or die; `--runs` seeds of it.
     #[arg(long)]
     device: bool,
+    /// Runs the lease of a depot alone, with several holders that are paused anywhere; `--runs` seeds of it.
+    #[arg(long)]
+    lease: bool,
     /// Runs seeds until so many crashes have lost or torn a command in flight; fails if a state was struck by less than
     /// a fiftieth of them.
     #[arg(long)]
@@ -107,8 +111,12 @@ fn main() -> ExitCode {
         Arguments { failed: true, .. } => failed(),
         Arguments { exhaustive: true, .. } => exhaustive(&arguments),
         Arguments { planted: true, device: true, .. } => planted_in_device(&arguments),
-        Arguments { planted: true, .. } => planted(&arguments) & planted_in_device(&arguments),
+        Arguments { planted: true, lease: true, .. } => planted_in_lease(&arguments),
+        Arguments { planted: true, .. } => {
+            planted(&arguments) & planted_in_device(&arguments) & planted_in_lease(&arguments)
+        }
         Arguments { device: true, .. } => device(&arguments),
+        Arguments { lease: true, .. } => lease(&arguments),
         _ => clean(&arguments),
     };
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -188,6 +196,30 @@ fn planted_in_device(arguments: &Arguments) -> bool {
     missed == 0
 }
 
+fn lease(arguments: &Arguments) -> bool {
+    let (tally, runs, failure) = lease::run_all(&LeaseSetup { seed: arguments.seed, bug: None }, arguments.runs);
+    println!("{runs} runs: {tally}");
+    if let Some(what) = &failure {
+        let seed = arguments.seed + runs - 1;
+        println!("\nFAILED: seed {seed}: {what}\n\ncargo run -p tapetum-sim -- {seed} --lease");
+    }
+    failure.is_none()
+}
+
+/// Like [`planted`], for the lease.
+fn planted_in_lease(arguments: &Arguments) -> bool {
+    let bugs = arguments.wanted(OF_LEASE);
+    let mut missed = 0;
+    for bug in &bugs {
+        let setup = LeaseSetup { seed: arguments.seed, bug: Some(bug) };
+        let (_, runs, failure) = lease::run_all(&setup, lease::RUNS_PER_BUG_MAX);
+        missed += usize::from(failure.is_none());
+        tell(bug, &format!("{runs} runs"), failure.as_deref());
+    }
+    println!("{missed} of {} planted bugs of the lease were not caught", bugs.len());
+    missed == 0
+}
+
 /// The command that reproduces a failure.
 fn command_line(setup: &Setup) -> String {
     let Setup { seed, crashes_max, operations_max, troubles, twins, sessions_max, keys_max, life_steps_max, .. } =
@@ -255,7 +287,12 @@ fn tell(bug: Bug, effort: &str, failure: Option<&str>) {
             println!("{bug:<22} caught after {effort}: {short}");
         }
         None => {
-            let what = OF_STORE.iter().chain(OF_DEVICE).find(|(name, _)| *name == bug).map_or("", |(_, what)| what);
+            let what = OF_STORE
+                .iter()
+                .chain(OF_DEVICE)
+                .chain(OF_LEASE)
+                .find(|(name, _)| *name == bug)
+                .map_or("", |(_, what)| what);
             println!("{bug:<22} NOT CAUGHT in {effort}: {what}");
         }
     }
