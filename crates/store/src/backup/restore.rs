@@ -187,8 +187,13 @@ fn common(has: &BackupManifest, manifest: &BackupManifest) -> BTreeSet<PartKey> 
         PartKey::Log { .. } => is_same_log,
         _ => true,
     };
-    let keys = |of: &BackupManifest| of.parts.iter().map(|part| part.key).filter(is_named).collect::<BTreeSet<_>>();
-    keys(has).intersection(&keys(manifest)).copied().collect()
+    // A part of the log may end elsewhere: then it is another one, with the same beginning.
+    let keys = |of: &BackupManifest| {
+        let named = of.parts.iter().filter(|part| is_named(&part.key));
+        let bytes = |part: &Part| part.pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>();
+        named.map(|part| (part.key, bytes(part))).collect::<BTreeSet<_>>()
+    };
+    keys(has).intersection(&keys(manifest)).map(|(key, _)| *key).collect()
 }
 
 /// The pieces on the drive of all other parts.
