@@ -217,36 +217,67 @@ impl World {
         }
     }
 
-    /// Restores a backup onto the drive, after attempts during which the power fails: each leaves no store, or a whole one.
+    /// Restores a backup onto the drive, after attempts during which the power fails: each leaves no store, or a whole one. Or onto one that
+    /// holds another backup.
     fn put_onto_drive(&mut self, name: &BackupName, manifest: &BackupManifest) -> Result<(), Stop> {
-        let mut attempts = self.backups.random.below(3);
-        loop {
-            let (drive, faulty, depot) = (self.drive(), self.faulty.clone(), self.backups.depot.clone());
-            let random = RefCell::new(SplitMix64::new(self.backups.random.next_u64()));
-            let (strikes, one_in) = (attempts > 0, 1 + self.backups.random.below(24));
-            let power_is_off = || {
-                if strikes && faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(one_in) {
-                    faulty.crash();
-                }
-                faulty.crashed()
-            };
-            let backup = (name, manifest);
-            let restored =
-                restore_onto(&drive, &*depot, backup, Restore::Whole, &BackupProgress::default(), power_is_off);
-            drop(drive);
-            match restored {
-                _ if self.faulty.crashed() => {}
-                Ok(_) => return Ok(()),
-                Err(error) => return wrong(format!("{name:?} is not restored: {error}")),
+        if let Some((other, has)) = self.other_backup(name, manifest) {
+            self.restore_once(&other, &has, Restore::Whole, false)?;
+            let strikes = self.backups.random.one_in(2);
+            if self.restore_once(name, manifest, Restore::Over(&has), strikes)? {
+                return Ok(());
             }
+            // What is left there may be no store, and is removed.
+            drop(Store::open_with(&self.drive(), &self.options, || false));
+            self.faulty = FaultyFlash::new(manifest.capacity_bytes, self.backups.random.next_u64());
+        }
+        let mut attempts = self.backups.random.below(3);
+        while !self.restore_once(name, manifest, Restore::Whole, attempts > 0)? {
             attempts = attempts.saturating_sub(1);
-            self.tally.restores_cut += 1;
-            self.faulty = self.faulty.reopen();
             match Store::open_with(&self.drive(), &self.options, || false) {
-                Ok(_) => return Ok(()),
+                Ok(_) => break,
                 Err(Error::Unusable(_)) => {}
                 Err(error) => return wrong(format!("half of {name:?} does not say that it is no store: {error}")),
             }
+        }
+        Ok(())
+    }
+
+    /// Now and then: another backup of as much capacity.
+    fn other_backup(&mut self, name: &BackupName, manifest: &BackupManifest) -> Option<(BackupName, BackupManifest)> {
+        let Backups { random, depot, moments, .. } = &mut self.backups;
+        let other =
+            moments.keys().nth(random.below(2 * moments.len() as u64) as usize).filter(|other| *other != name)?;
+        let has = backup::read(&**depot, other).ok()?;
+        (has.capacity_bytes == manifest.capacity_bytes).then_some((*other, has))
+    }
+
+    /// Returns whether the backup is restored. Otherwise the power has failed, which it may do where it `strikes`.
+    fn restore_once(
+        &mut self,
+        name: &BackupName,
+        manifest: &BackupManifest,
+        how: Restore<'_>,
+        strikes: bool,
+    ) -> Result<bool, Stop> {
+        let (drive, faulty, depot) = (self.drive(), self.faulty.clone(), self.backups.depot.clone());
+        let random = RefCell::new(SplitMix64::new(self.backups.random.next_u64()));
+        let one_in = 1 + self.backups.random.below(24);
+        let power_is_off = || {
+            if strikes && faulty.writes_in_flight() > 0 && random.borrow_mut().one_in(one_in) {
+                faulty.crash();
+            }
+            faulty.crashed()
+        };
+        let restored = restore_onto(&drive, &*depot, (name, manifest), how, &BackupProgress::default(), power_is_off);
+        drop(drive);
+        match restored {
+            _ if self.faulty.crashed() => {
+                self.tally.restores_cut += 1;
+                self.faulty = self.faulty.reopen();
+                Ok(false)
+            }
+            Ok(_) => Ok(true),
+            Err(error) => wrong(format!("{name:?} is not restored: {error}")),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::model::operation::{Filter, Told};
 use crate::workload::holds;
 use std::collections::BTreeMap;
 use tapetum::{Error, KeyRange, KeyspaceError, QueryError, QueryTask};
+use tapetum_drive::PipelineReason;
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Format, OwnedScalar, Query, Scalar, ScalarType};
@@ -132,6 +133,10 @@ impl Life {
             QueryError::Store(Error::Poisoned(_) | Error::NoSpace { .. }) => {
                 self.poisoned = self.faulty;
                 self.faulty
+            }
+            // The drive found no memory for it beside the buffer of a backup.
+            QueryError::Store(Error::Pipeline(failure)) if failure.reason == PipelineReason::NoLocalMemory => {
+                self.faulty || self.backup.is_some()
             }
             QueryError::Store(Error::Io(_) | Error::Pipeline(_)) => self.faulty,
             _ => false,
