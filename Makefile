@@ -161,6 +161,8 @@ test-simulation: test-build
 	$(TIMED) simulation-block $(SIMULATION) $(DRAWN_SEED) --load block --runs $(BLOCK_RUNS) --operations 600 --crashes 20000
 	$(TIMED) simulation-brim $(SIMULATION) $(DRAWN_SEED) --load brim --runs $(BRIM_RUNS)
 	$(TIMED) simulation-device $(SIMULATION) 1 --device --runs $(DEVICE_RUNS) --each-fault $(DEVICE_EACH_FAULT)
+	$(TIMED) simulation-lease $(SIMULATION) 1 --lease --runs 20
+	$(TIMED) simulation-lease $(SIMULATION) $(DRAWN_SEED) --lease --runs 20
 	$(TIMED) simulation-exhaustive $(SIMULATION) $(DRAWN_SEED) --exhaustive --one-in $(EXHAUSTIVE_ONE_IN)
 	$(TIMED) simulation-planted $(SIMULATION) --planted
 
