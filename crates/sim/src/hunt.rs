@@ -148,7 +148,7 @@ fn seed_for(bug: Bug) -> Option<u64> {
     match bug {
         "FlushBeforeLog" => Some(10),
         "FreeLargeEarly" => Some(24),
-        "TrustShortLog" => Some(100),
+        "TrustShortLog" => Some(301),
         "TrustCachedLog" => Some(8),
         "OpenOverFailure" => Some(46),
         "TierFillsLate" => Some(30),
