@@ -214,7 +214,8 @@ impl Holder {
 
     fn take(&mut self) {
         let Ok(Seen::Free { number, generation }) = self.watch.look(&*self.depot, &self.env) else { return };
-        if let Ok(Some(lease)) = Lease::take(&self.depot, &self.env, (number, generation), LASTS_MS, "a holder") {
+        if let Ok(Some(lease)) = Lease::take(&self.depot, &self.env, (number, generation), (LASTS_MS, None), "a holder")
+        {
             self.believe(Some(&lease));
             self.note(|tally| tally.taken += 1);
             (self.lease, self.generation) = (Some(lease), None);

@@ -152,31 +152,36 @@ fn backups_beside_a_writer_are_whole_whatever_became_of_others() {
     let store = Store::open_on(&drive, &options).unwrap();
     let keyspace = store.create_keyspace_of("ordered", KeyspaceKind::Ordered).unwrap();
     let folder = Folder::new("backup-writer");
-    let is_over = AtomicBool::new(false);
-    let mut failed: Option<BackupError> = None;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writer = drive.env().spawn("writer", {
+        let (keyspace, is_over) = (keyspace.clone(), is_over.clone());
+        move || {
             let mut number = 0u64;
             while !is_over.load(Ordering::Relaxed) {
                 number += 1;
                 let key = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 5000).to_be_bytes();
                 keyspace.put(&key, &[number as u8; 400]).unwrap();
             }
-        });
-        for round in 0..40 {
-            let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(&folder.join(format!("{round}"))).unwrap());
-            let mut steps = 0;
-            let made = store.backup(&depot, &BackupOptions { generation: 1, anew: true }, &mut |_| {
-                steps += 1;
-                round % 3 != 0 || steps < 20 + round
-            });
-            if let Err(error) = made
-                && error != BackupError::Cancelled
-            {
-                is_over.store(true, Ordering::Relaxed);
-                panic!("round {round}: {error}");
-            }
         }
-        is_over.store(true, Ordering::Relaxed);
     });
+    for round in 0..40 {
+        let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(&folder.join(format!("{round}"))).unwrap());
+        let mut steps = 0;
+        let made = store.backup(&depot, &BackupOptions { generation: 1, anew: true }, &mut |_| {
+            steps += 1;
+            round % 3 != 0 || steps < 20 + round
+        });
+        match made {
+            Ok(made) if round % 8 == 1 => {
+                let manifest = read(&*depot, &made.name).unwrap();
+                let (onto, progress) = (blank_drive(), BackupProgress::default());
+                restore_onto(&onto, &*depot, (&made.name, &manifest), Restore::Whole, &progress, || false).unwrap();
+                opened(&onto);
+            }
+            Ok(_) | Err(BackupError::Cancelled) => {}
+            Err(error) => panic!("round {round}: {error}"),
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    writer.unwrap().join().unwrap();
 }
