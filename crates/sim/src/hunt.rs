@@ -159,7 +159,7 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedMergeForgets" => Some(48),
         "QueryForgetMissed" => Some(72),
         "FlushWithoutFloor" => Some(16),
-        "RecoveryWithoutFloor" => Some(5),
+        "RecoveryWithoutFloor" => Some(37),
         _ => None,
     }
 }
