@@ -197,6 +197,9 @@ class Documents(unittest.TestCase):
     def test_manual(self):
         self.run_twice("docs/MANUAL.md")
 
+    def test_operating(self):
+        self.run_twice("docs/OPERATING.md")
+
     def test_queries(self):
         self.run_twice("docs/QUERIES.md")
 

@@ -159,7 +159,7 @@ fn prune(folder: &Path, keep: u32) -> Outcome {
     let depot = opened(folder)?;
     backup::find(&*depot, None)?;
     let lease = take_lease(&depot, "tapetum backup prune", LASTS_MS, &mut || true)?;
-    let pruned = backup::prune(&*depot, keep as usize);
+    let pruned = backup::prune(&*depot, keep as usize, &mut || lease.is_held());
     release(lease);
     let backup::Pruned { backups, packs, bytes } = pruned?;
     let were = if backups == 1 { "was" } else { "were" };

@@ -194,11 +194,8 @@ impl Shared {
 
     /// Removes old backups, if the lease is held for certain.
     fn prune(&self) {
-        if self.fence.has_passed() {
-            return;
-        }
         let is_due = list(&*self.depot).is_ok_and(|names| names.len() > self.plan.keep);
-        if is_due && let Err(error) = prune(&*self.depot, self.plan.keep) {
+        if is_due && let Err(error) = prune(&*self.depot, self.plan.keep, &mut || !self.fence.has_passed()) {
             tracing::warn!("old backups stay: {error}");
         }
     }

@@ -109,7 +109,7 @@ impl World {
         let keep = 1 + random.below(3) as usize;
         depot.set_faults(DepotFaults { fails_one_in: 20, cut_one_in: 20, ..DepotFaults::default() });
         let failures = depot.failures();
-        let pruned = prune(&**depot, keep);
+        let pruned = prune(&**depot, keep, &mut || true);
         let has_failed = depot.failures() > failures;
         depot.set_faults(DepotFaults::default());
         let left = backup::list(&**depot).or_else(|error| wrong(format!("backups are not listed: {error}")))?;

@@ -259,6 +259,11 @@ impl Lease {
         self.begun_ms + self.record.lasts_ms
     }
 
+    /// Whether nobody else may have it yet.
+    pub fn is_held(&self) -> bool {
+        self.env.unix_millis() < self.ends_ms()
+    }
+
     pub fn lasts_ms(&self) -> u64 {
         self.record.lasts_ms
     }

@@ -1,9 +1,10 @@
 //! Removes old backups, and packs that no backup has pieces in.
 //!
 //! ```text
-//! old manifests removed ─► packs that no manifest names removed ─► what was cut short removed
+//! packs listed ─► manifests that stay read ─► the others removed ─► listed packs that none of those names removed ─► what was cut short removed
 //! ```
-//! In this order, so that a prune which is cut short leaves whole backups and packs that nobody needs. The caller has the lease: nobody puts meanwhile.
+//! In this order, so that a prune which is cut short leaves whole backups and packs that nobody needs. The caller has the lease when the packs are listed,
+//! and so nobody else has put one whose manifest is not there yet. Whoever loses the lease later removes what was listed, and nothing of the next holder's.
 
 use super::backups;
 use super::depot::Depot;
@@ -20,11 +21,15 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// Keeps the last backups, and removes the others, and those that are not believed.
+/// Keeps the last backups, and removes the others, and those that are not believed. `is_held`: whether the lease is held for certain.
 ///
 /// # Errors
-/// If a manifest that stays cannot be read: no pack is removed then.
-pub fn prune(depot: &dyn Depot, keep: usize) -> Result<Pruned, BackupError> {
+/// If a manifest that stays cannot be read: no pack is removed then. [`BackupError::LostLease`].
+pub fn prune(depot: &dyn Depot, keep: usize, is_held: &mut dyn FnMut() -> bool) -> Result<Pruned, BackupError> {
+    let packs = depot.list(name::PACKS)?;
+    if !is_held() {
+        return Err(BackupError::LostLease { place: depot.place() });
+    }
     let all = backups::list_all(depot)?;
     let believed: Vec<BackupName> = all.iter().filter(|(_, is_believed)| *is_believed).map(|(name, _)| *name).collect();
     let kept: BTreeSet<BackupName> = believed.iter().rev().take(keep.max(1)).copied().collect();
@@ -38,11 +43,13 @@ pub fn prune(depot: &dyn Depot, keep: usize) -> Result<Pruned, BackupError> {
         depot.delete(&name.object())?;
         pruned.backups += 1;
     }
-    for pack in depot.list(name::PACKS)?.iter().filter(|pack| !needed.contains(&pack.name)) {
+    for pack in packs.iter().filter(|pack| !needed.contains(&pack.name)) {
         depot.delete(&pack.name)?;
         pruned.packs += 1;
         pruned.bytes += pack.bytes;
     }
-    depot.clean()?;
+    if is_held() {
+        depot.clean()?;
+    }
     Ok(pruned)
 }

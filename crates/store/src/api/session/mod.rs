@@ -37,7 +37,7 @@ use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::refuse;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_base::wake::shared_event::{SharedEvent, Sleep};
-use tapetum_drive::{OfProcess, QueuePair, fail_point};
+use tapetum_drive::{OfProcess, QueuePair};
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
 pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest, PlainPut};
@@ -452,7 +452,7 @@ impl Session {
 #[cold]
 fn take_back(reply: &mut Reply) {
     let is_write = !matches!(reply.outcome, Outcome::Value { .. } | Outcome::Missing | Outcome::Failed(_));
-    if is_write && !fail_point!(AcknowledgeFenced) {
+    if is_write {
         reply.outcome = Outcome::Failed(Error::Fenced);
     }
 }
