@@ -6,6 +6,7 @@
 mod backup_kills;
 mod backups;
 mod cli;
+mod depots;
 mod features;
 mod freezes;
 mod hot_keys;
@@ -16,6 +17,7 @@ mod output;
 mod outside;
 #[cfg(feature = "images")]
 mod pictures;
+mod promotions;
 mod queries;
 mod repair;
 mod served;
