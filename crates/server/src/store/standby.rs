@@ -101,13 +101,13 @@ impl Standby {
             Err(error) => {
                 release(lease);
                 // It is read as before, and goes on following.
-                self.slot.put(self.follower.open()?)?;
+                self.slot.put_and_wait(self.follower.open()?)?;
                 return Err(error);
             }
         };
         let fence = Fence::at(&Env::system(), lease.ends_ms());
         self.slot.fence(fence.clone());
-        self.slot.put(store)?;
+        self.slot.put_and_wait(store)?;
         let io = |error: std::io::Error| FollowError::Io(format!("no thread for backups: {error}"));
         let keeper = BackupKeeper::start(Arc::clone(&self.slot), self.plan, lease, fence).map_err(io)?;
         tracing::info!(

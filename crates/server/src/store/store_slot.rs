@@ -56,7 +56,8 @@ struct LastFigures {
 enum Handover {
     /// Drop the session, then the sender.
     Leave(Error, Sender<()>),
-    Take(Box<Session>),
+    /// Take this session, then drop the sender.
+    Take(Box<Session>, Sender<()>),
     /// Go over to this session when nothing is in flight, drop the one before, then the sender.
     GoOver(Box<Session>, Sender<()>),
 }
@@ -173,12 +174,28 @@ impl StoreSlot {
 
     /// Puts a store into the empty slot, and gives each seat a session of it.
     pub fn put(&self, store: Store) -> Result<(), Error> {
+        self.hand_out(store).map(drop)
+    }
+
+    /// As [`StoreSlot::put`], and waits until no seat refuses requests any more.
+    pub fn put_and_wait(&self, store: Store) -> Result<(), Error> {
+        for taken in self.hand_out(store)? {
+            let _ = taken.recv();
+        }
+        Ok(())
+    }
+
+    fn hand_out(&self, store: Store) -> Result<Vec<Receiver<()>>, Error> {
         self.fence.get().into_iter().for_each(|fence| store.fence(fence.clone()));
         let ports = lock(&self.ports).clone();
         let sessions = ports.iter().map(|_| store.session()).collect::<Result<Vec<_>, _>>()?;
         *lock(&self.occupant) = Occupant::Store(Arc::new(store));
-        ports.iter().zip(sessions).for_each(|(port, session)| port.hand(Handover::Take(Box::new(session))));
-        Ok(())
+        let hand = |(port, session): (&Arc<Port>, Session)| {
+            let (taking, taken) = channel();
+            port.hand(Handover::Take(Box::new(session), taking));
+            taken
+        };
+        Ok(ports.iter().zip(sessions).map(hand).collect())
     }
 
     /// Puts another store in the place of the one that serves, and returns that when no session holds it any more: commands may, for long.
@@ -406,7 +423,7 @@ impl Seat {
                     self.exchanges += 1;
                     (Sitter::Nobody { why, refusals: Vec::new() }, Some(leaving))
                 }
-                Handover::Take(session) => (Sitter::Session(*session), None),
+                Handover::Take(session, taking) => (Sitter::Session(*session), Some(taking)),
             };
             let refused = refused.get_or_insert_with(Vec::new);
             match (mem::replace(&mut self.sitter, next), &self.sitter) {
