@@ -157,7 +157,7 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(19),
         "OrderedMergeForgets" => Some(48),
-        "QueryForgetMissed" => Some(72),
+        "QueryForgetMissed" => Some(1183),
         "FlushWithoutFloor" => Some(16),
         "RecoveryWithoutFloor" => Some(37),
         _ => None,
