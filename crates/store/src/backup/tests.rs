@@ -185,3 +185,25 @@ fn backups_beside_a_writer_are_whole_whatever_became_of_others() {
     is_over.store(true, Ordering::Relaxed);
     writer.unwrap().join().unwrap();
 }
+
+#[test]
+fn what_is_overwritten_and_flushed_while_a_backup_is_copied_stays_in_it() {
+    let bench = Bench::new("backup-beside");
+    for number in 0..3000 {
+        bench.put("hashed", number, 300 + number as usize % 200);
+        bench.put("ordered", number, 30 + number as usize % 500);
+    }
+    let (had, mut is_overwritten) = (items(&bench.store), false);
+    let mut overwrite = |bytes| {
+        if bytes > 0 && !is_overwritten {
+            is_overwritten = true;
+            // Their segments clear the bits of all records that the backup has.
+            (0..2).for_each(|_| (0..3000).for_each(|number| bench.put("hashed", number, 333)));
+        }
+        true
+    };
+    bench.store.backup(&bench.depot, &BackupOptions { generation: 1, anew: false }, &mut overwrite).unwrap();
+    assert!(is_overwritten);
+    assert_eq!(items(&bench.restored(None)).len(), had.len());
+    assert_eq!(items(&bench.restored(None)), had);
+}
