@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tapetum::backup::{self, BackupOptions, BackupProgress, BackupReport, Depot, FolderDepot, Restore};
+use tapetum::backup::{self, BackupOptions, BackupReport, Depot, FolderDepot, Restore};
 use tapetum::{BLOCK_BYTES, BlockDevice, KeyspaceKind, Options, Place, Store, Sync, restore_at};
 use tapetum_bench::client::Connection;
 use tapetum_bench::random::Random;
@@ -99,7 +99,7 @@ impl Bench<'_> {
             let manifest = backup::read(&*depot, &made.name)?;
             let begun = Instant::now();
             let place = Place::Directory(restored.clone());
-            restore_at(&place, &*depot, (&made.name, &manifest), Restore::Whole, &BackupProgress::default())?;
+            restore_at(&place, &*depot, (&made.name, &manifest), Restore::Whole)?;
             let restoring = begun.elapsed().as_secs_f64();
             backups.push(backing_up / copying);
             restores.push(restoring / copying);

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tapetum::backup::{
-    self, BackupManifest, BackupName, BackupProgress, Depot, FolderDepot, LostParts, Restore, Restored,
-};
+use tapetum::backup::{self, BackupManifest, BackupName, Depot, FolderDepot, LostParts, Restore, Restored};
 use tapetum::{Place, restore_at};
 use tapetum_service::backups::{LASTS_MS, release, take_lease};
 use tapetum_service::reply::{BackupRow, Reply};
@@ -133,7 +131,7 @@ fn restore(folder: &Path, into: &Path, number: Option<u64>, partial: bool) -> Ou
         None => Place::at(into),
     };
     let how = if partial { Restore::Partial } else { Restore::Whole };
-    let restored = restore_at(&place, &*depot, (&name, &manifest), how, &BackupProgress::default())?;
+    let restored = restore_at(&place, &*depot, (&name, &manifest), how)?;
     let Restored { moment_unix_ms, drive_bytes, lacking, lost, .. } = restored;
     let (moment, bytes, path) = (unix_time(moment_unix_ms), size::shown(drive_bytes), place.path());
     print(format!("{} is the store as of {moment}: {bytes} of backup {}\n", path.display(), name.sequence).as_bytes())?;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tapetum::backup::lease::{Lease, Loss, Seen, Watch, look};
-use tapetum::backup::{self, BackupError, BackupManifest, BackupName, BackupProgress, Depot, Restore};
+use tapetum::backup::{self, BackupError, BackupManifest, BackupName, Depot, Restore};
 use tapetum::{Options, Place, RestoreError, Store, restore_at, restore_over};
 use tapetum_drive::env::Env;
 use tapetum_drive::unfinished;
@@ -161,7 +161,7 @@ impl Follower {
                 let manifest = backup::read(&**depot, &last)?;
                 tracing::info!("restoring backup {} of {} to {}", last.sequence, depot.place(), path.display());
                 let backup = (&last, &manifest);
-                let restored = restore_at(place, &**depot, backup, Restore::Whole, &BackupProgress::default())?;
+                let restored = restore_at(place, &**depot, backup, Restore::Whole)?;
                 Held { name: last, manifest, history: restored.history.id }
             }
         };
@@ -230,10 +230,10 @@ impl Follower {
             return Ok(None);
         }
         let (manifest, path) = (backup::read(&*self.depot, &last)?, self.path_next());
-        let (to, progress) = ((&last, &manifest), BackupProgress::default());
+        let to = (&last, &manifest);
         // After an error nobody knows what it holds.
         let restored = match self.next.take().filter(|next| next.capacity_bytes == manifest.capacity_bytes) {
-            Some(next) => restore_over(&path, &*self.depot, to, &next, &progress)?,
+            Some(next) => restore_over(&path, &*self.depot, to, &next)?,
             None => {
                 match fs::remove_file(&path) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -241,7 +241,7 @@ impl Follower {
                     }
                     _ => {}
                 }
-                restore_at(&Place::Drive(path), &*self.depot, to, Restore::Whole, &progress)?
+                restore_at(&Place::Drive(path), &*self.depot, to, Restore::Whole)?
             }
         };
         Ok(Some(Held { name: last, manifest, history: restored.history.id }))

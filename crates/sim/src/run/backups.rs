@@ -14,9 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use tapetum::backup::{
-    self, BackupError, BackupManifest, BackupName, BackupProgress, Restore, prune, restore_onto, verify,
-};
+use tapetum::backup::{self, BackupError, BackupManifest, BackupName, Restore, prune, restore_onto, verify};
 use tapetum::{Error, Store};
 use tapetum_drive::{FaultyFlash, SplitMix64};
 
@@ -156,7 +154,7 @@ impl World {
         let drive = self.drive_of(flash.clone());
         let restored = backup::read(&damaged, name).and_then(|manifest| {
             let backup = (name, &manifest);
-            restore_onto(&drive, &damaged, backup, Restore::Whole, &BackupProgress::default(), || false)
+            restore_onto(&drive, &damaged, backup, Restore::Whole, || false)
         });
         drop(drive);
         let says_so =
@@ -268,7 +266,7 @@ impl World {
             }
             faulty.crashed()
         };
-        let restored = restore_onto(&drive, &*depot, (name, manifest), how, &BackupProgress::default(), power_is_off);
+        let restored = restore_onto(&drive, &*depot, (name, manifest), how, power_is_off);
         drop(drive);
         match restored {
             _ if self.faulty.crashed() => {

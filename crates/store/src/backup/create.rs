@@ -18,7 +18,6 @@ use super::error::BackupError;
 use super::manifest::{BackupManifest, Part, PartKey, Piece};
 use super::name::{self, BackupName};
 use super::pack::PackWriter;
-use super::progress::BackupProgress;
 use crate::freeze::FrozenStore;
 use crate::freeze::image::StoreImage;
 use crate::hashed::catalog::Catalog;
@@ -28,6 +27,7 @@ use crate::ordered::slabs::group_table::GroupTable;
 use crate::ordered::slabs::slot_class::PAGE_BYTES;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tapetum_base::base::Base;
 use tapetum_base::manifest::client::ManifestClients;
@@ -142,7 +142,8 @@ struct Copier<'a> {
     base: &'a Base,
     frozen: &'a FrozenStore,
     image: &'a StoreImage,
-    progress: &'a BackupProgress,
+    /// Bytes that were copied so far, for whoever waits.
+    copied: &'a AtomicU64,
     before: Before,
     packs: PackWriter,
     parts: Vec<Part>,
@@ -159,7 +160,7 @@ pub async fn copy(
     frozen: &FrozenStore,
     depot: Arc<dyn Depot>,
     options: &BackupOptions,
-    progress: &BackupProgress,
+    copied: &AtomicU64,
 ) -> Result<Option<BackupReport>, BackupError> {
     let image = frozen.image().expect("the freeze was made for a backup");
     let store_id = image.superblock.store_id;
@@ -167,7 +168,7 @@ pub async fn copy(
     let before = Before::find(&*depot, image, options)?;
     let packs = PackWriter::new(depot.clone());
     let buffer = io.allocate(READ_BYTES.min(base.drive.local().bytes_total() / 8)).await?;
-    let mut copier = Copier { io, base, frozen, image, progress, before, packs, parts: Vec::new(), buffer };
+    let mut copier = Copier { io, base, frozen, image, copied, before, packs, parts: Vec::new(), buffer };
     for tree in frozen.trees() {
         if !copier.tree(tree).await? {
             return Ok(None);
@@ -200,9 +201,6 @@ pub async fn copy(
     let bytes = manifest.encode();
     let name = BackupName { generation: options.generation, sequence, digest: Digest::of(&bytes) };
     frozen.check()?;
-    if !progress.goes_on() {
-        return Err(BackupError::Cancelled);
-    }
     depot.put_new(&name.object(), &bytes)?;
     Ok(Some(BackupReport {
         name,
@@ -246,11 +244,8 @@ fn ranges_of_runs(geometry: &Geometry, runs: &[Run]) -> Vec<(u64, u64)> {
 }
 
 impl Copier<'_> {
-    /// Goes on with the next pack, if that is still wanted.
+    /// Lets the freeze last for one more pack.
     fn next_pack(&self) -> Result<(), BackupError> {
-        if !self.progress.goes_on() {
-            return Err(BackupError::Cancelled);
-        }
         self.frozen.check()?;
         self.frozen.renew(self.base.drive.env().now_us(), FREEZE_LASTS)?;
         Ok(())
@@ -261,7 +256,7 @@ impl Copier<'_> {
             self.next_pack()?;
         }
         let (pack, offset) = self.packs.add(bytes)?;
-        self.progress.count(bytes.len() as u64);
+        self.copied.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(Piece { flash, bytes: bytes.len() as u32, pack, offset })
     }
 

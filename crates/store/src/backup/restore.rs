@@ -13,7 +13,6 @@ use super::depot::Depot;
 use super::error::BackupError;
 use super::manifest::{BackupManifest, Part, PartKey, Piece};
 use super::name::{self, BackupName};
-use super::progress::BackupProgress;
 use super::verify::read_pack;
 use crate::engines::engine_clients;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -84,7 +83,6 @@ pub async fn restore(
     depot: &dyn Depot,
     (name, manifest): (&BackupName, &BackupManifest),
     how: Restore<'_>,
-    progress: &BackupProgress,
 ) -> Result<Restored, BackupError> {
     let superblock = superblock(manifest)?;
     let (mut state, mut lacking, mut lost) = (BTreeMap::new(), Vec::new(), LostParts::default());
@@ -106,9 +104,6 @@ pub async fn restore(
         writer.end().await?;
     }
     for (pack, pieces) in by_pack(manifest, &stays) {
-        if !progress.goes_on() {
-            return Err(BackupError::Cancelled);
-        }
         let entry = &manifest.packs[pack as usize];
         let Some(bytes) = read_pack(depot, entry)? else {
             lacking.push(name::pack(entry.digest));
@@ -121,7 +116,6 @@ pub async fn restore(
                 PartKey::State => drop(state.insert(place, piece.to_vec())),
                 _ => writer.write(flash, piece).await?,
             }
-            progress.count(u64::from(length));
         }
     }
     let is_state_whole = manifest

@@ -5,12 +5,12 @@ use super::depot::Depot;
 use super::error::BackupError;
 use super::manifest::BackupManifest;
 use super::name::BackupName;
-use super::progress::BackupProgress;
 use super::restore::{Restore, Restored, restore};
 use crate::api::store::Store;
 use crate::freeze::FreezeOptions;
 use crate::scan::{Freeze, FreezeTask};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::manifest::base_marks::{BaseMarks, History};
@@ -30,7 +30,8 @@ pub struct BackupTask {
     io: Io,
     depot: Arc<dyn Depot>,
     options: BackupOptions,
-    progress: Arc<BackupProgress>,
+    /// Bytes that were copied so far.
+    copied: Arc<AtomicU64>,
     stage: Stage,
     freezes: u32,
 }
@@ -57,7 +58,7 @@ impl Store {
             if let Some(report) = task.step()? {
                 return Ok(report);
             }
-            if !go_on(task.progress.bytes()) {
+            if !go_on(task.copied.load(Ordering::Relaxed)) {
                 return Err(BackupError::Cancelled);
             }
             task.wait();
@@ -102,7 +103,7 @@ impl Store {
             io: self.backup_io()?,
             depot: depot.clone(),
             options: options.clone(),
-            progress: Arc::default(),
+            copied: Arc::default(),
             stage: Stage::Freezing(freeze(self)?),
             freezes: 1,
         })
@@ -115,11 +116,6 @@ fn freeze(store: &Store) -> Result<FreezeTask, BackupError> {
 }
 
 impl BackupTask {
-    /// How far it is, for any thread, which may give it up as well.
-    pub fn progress(&self) -> &Arc<BackupProgress> {
-        &self.progress
-    }
-
     /// The last stamp that the backup shows, once its moment is kept. `None` again: that moment was given up, and another is to be kept.
     pub fn stamp(&self) -> Option<u64> {
         match &self.stage {
@@ -167,8 +163,8 @@ impl BackupTask {
 
     fn copying(&self, freeze: Freeze) -> Stage {
         let (io, base, frozen) = (self.io.clone(), self.store.base().clone(), freeze.frozen_store().clone());
-        let (depot, options, progress) = (self.depot.clone(), self.options.clone(), self.progress.clone());
-        let copying: Task<_> = Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &progress).await });
+        let (depot, options, copied) = (self.depot.clone(), self.options.clone(), self.copied.clone());
+        let copying: Task<_> = Box::pin(async move { copy(&io, &base, &frozen, depot, &options, &copied).await });
         Stage::Copying { freeze, copying: OfProcess::new(copying) }
     }
 
@@ -193,12 +189,11 @@ pub fn restore_onto(
     depot: &dyn Depot,
     backup: (&BackupName, &BackupManifest),
     how: Restore<'_>,
-    progress: &BackupProgress,
     crashed: impl Fn() -> bool,
 ) -> Result<Restored, BackupError> {
     let queue = drive.queue_pair(DEPTH).map_err(|error| Error::Io(error.to_string()))?;
     let io = Io::new(queue).of(Purpose::Other);
-    let restoring = restore((drive, &io), depot, backup, how, progress);
+    let restoring = restore((drive, &io), depot, backup, how);
     let stopped = || Error::Io("the drive stopped answering".into());
     run(&io, restoring, crashed).ok_or_else(stopped)?
 }

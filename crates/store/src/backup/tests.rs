@@ -60,8 +60,7 @@ impl Bench {
     fn restore(&self, drive: &Drive, sequence: Option<u64>, how: Restore<'_>) -> BackupManifest {
         let name = find(&*self.depot, sequence).unwrap();
         let manifest = read(&*self.depot, &name).unwrap();
-        let progress = BackupProgress::default();
-        restore_onto(drive, &*self.depot, (&name, &manifest), how, &progress, || false).unwrap();
+        restore_onto(drive, &*self.depot, (&name, &manifest), how, || false).unwrap();
         manifest
     }
 }
@@ -174,8 +173,8 @@ fn backups_beside_a_writer_are_whole_whatever_became_of_others() {
         match made {
             Ok(made) if round % 8 == 1 => {
                 let manifest = read(&*depot, &made.name).unwrap();
-                let (onto, progress) = (blank_drive(), BackupProgress::default());
-                restore_onto(&onto, &*depot, (&made.name, &manifest), Restore::Whole, &progress, || false).unwrap();
+                let onto = blank_drive();
+                restore_onto(&onto, &*depot, (&made.name, &manifest), Restore::Whole, || false).unwrap();
                 opened(&onto);
             }
             Ok(_) | Err(BackupError::Cancelled) => {}

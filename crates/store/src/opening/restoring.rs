@@ -2,9 +2,7 @@
 
 use super::{OpenError, PROBE_BYTES, Place, creation, drive, open_flash, place};
 use crate::api::store::Store;
-use crate::backup::{
-    BackupError, BackupManifest, BackupName, BackupProgress, Depot, Restore, Restored, restore_onto, superblock,
-};
+use crate::backup::{BackupError, BackupManifest, BackupName, Depot, Restore, Restored, restore_onto, superblock};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,12 +63,11 @@ pub fn restore_over(
     depot: &dyn Depot,
     backup: (&BackupName, &BackupManifest),
     has: &BackupManifest,
-    progress: &BackupProgress,
 ) -> Result<Restored, RestoreError> {
     let env = Env::system();
     let flash: Arc<dyn Flash> = Arc::new(open_flash(path, &env)?);
     let onto = drive(&flash, RESTORE_BYTES, path, &env)?;
-    Ok(restore_onto(&onto, depot, backup, Restore::Over(has), progress, || false)?)
+    Ok(restore_onto(&onto, depot, backup, Restore::Over(has), || false)?)
 }
 
 /// Restores a backup as a new store at `place`, a directory or a file.
@@ -82,7 +79,6 @@ pub fn restore_at(
     depot: &dyn Depot,
     backup: (&BackupName, &BackupManifest),
     how: Restore<'_>,
-    progress: &BackupProgress,
 ) -> Result<Restored, RestoreError> {
     let (path, env) = (place.given_path()?, Env::system());
     if place::is_there(&path)? {
@@ -96,7 +92,7 @@ pub fn restore_at(
         |_| Ok(capacity_bytes),
         |flash| {
             let onto = drive(flash, RESTORE_BYTES, &path, &env)?;
-            let restored = restore_onto(&onto, depot, backup, how, progress, || false)?;
+            let restored = restore_onto(&onto, depot, backup, how, || false)?;
             // A drive with larger sectors than the store was made with is told now.
             Store::segment_bytes(&onto).map_err(BackupError::Store)?;
             Ok::<_, RestoreError>(restored)
