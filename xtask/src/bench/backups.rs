@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tapetum::backup::{self, BackupOptions, BackupReport, Depot, FolderDepot, Restore};
 use tapetum::{BLOCK_BYTES, BlockDevice, KeyspaceKind, Options, Place, Store, Sync, restore_at};
-use tapetum_bench::client::Connection;
+use tapetum_bench::client::{Connection, Line};
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{ServerOptions, die_with_parent, free_address};
 
@@ -292,11 +292,14 @@ fn write_clock(address: SocketAddr, is_over: &AtomicBool) -> Result<f64, Failure
     while !is_over.load(Ordering::Relaxed) {
         connection.queue_set(b"clock", 0, now_ms().to_string().as_bytes());
         for _ in 1..WRITES_TOGETHER {
-            connection.queue_set(format!("key {:08}", random.below(1_000_000)).as_bytes(), 0, &value);
+            connection.queue_set(format!("key{:08}", random.below(1_000_000)).as_bytes(), 0, &value);
         }
         connection.flush()?;
         for _ in 0..WRITES_TOGETHER {
-            connection.read_line()?;
+            match connection.read_line()? {
+                Line::Stored => {}
+                other => return Err(format!("a write was answered {other:?}").into()),
+            }
         }
         written += WRITES_TOGETHER;
         let due = Duration::from_secs_f64(written as f64 / WRITES_PER_SECOND as f64);
