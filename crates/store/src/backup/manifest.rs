@@ -40,6 +40,15 @@ pub struct Piece {
     pub offset: u32,
 }
 
+impl Piece {
+    /// Whether another one lies behind it, on the drive and in their pack.
+    pub fn is_before(&self, other: &Piece) -> bool {
+        self.flash + u64::from(self.bytes) == other.flash
+            && self.pack == other.pack
+            && self.offset + self.bytes == other.offset
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PartKey {
     State,

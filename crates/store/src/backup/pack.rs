@@ -35,7 +35,7 @@ impl PackWriter {
         }
     }
 
-    /// Adds bytes; returns their pack's place and where they are in it, and whether another pack was put for them.
+    /// Adds bytes. Returns the place of their pack, and their offset in it.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(u32, u32), BackupError> {
         if !self.open.is_empty() && self.open.len() + bytes.len() > PACK_BYTES_MAX {
             self.end_pack()?;

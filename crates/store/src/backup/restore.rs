@@ -110,12 +110,17 @@ pub async fn restore(
             pieces.iter().for_each(|(key, _, _)| lost.count(*key));
             continue;
         };
-        for (key, place, Piece { flash, bytes: length, offset, .. }) in pieces {
-            let piece = &bytes[offset as usize..][..length as usize];
-            match key {
-                PartKey::State => drop(state.insert(place, piece.to_vec())),
-                _ => writer.write(flash, piece).await?,
+        let of = |piece: &Piece| &bytes[piece.offset as usize..][..piece.bytes as usize];
+        let mut runs: Vec<Piece> = Vec::new();
+        for (key, place, piece) in pieces {
+            match (key, runs.last_mut()) {
+                (PartKey::State, _) => drop(state.insert(place, of(&piece).to_vec())),
+                (_, Some(run)) if run.is_before(&piece) => run.bytes += piece.bytes,
+                _ => runs.push(piece),
             }
+        }
+        for run in &runs {
+            writer.write(run.flash, of(run)).await?;
         }
     }
     let is_state_whole = manifest
