@@ -73,17 +73,6 @@ pub fn take_lease_of_loss(
     }
 }
 
-/// Refuses a depot that has the backups of another store, before anything is written there.
-///
-/// # Errors
-/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`]; if the depot cannot be read.
-pub fn refuse_other_store(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
-    match owner(depot)? {
-        Some(owner) if owner != store_id => Err(BackupError::OtherStore { place: depot.place() }),
-        _ => Ok(()),
-    }
-}
-
 /// Gives a command's lease back. It ends by itself, if that does not succeed.
 pub fn release(lease: Lease) {
     let _ = lease.release();

@@ -181,7 +181,7 @@ pub struct LogCut {
     position: usize,
 }
 
-/// What a zone of the log has of one buffer.
+/// The groups of one buffer, as they stand in its zone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogZone {
     pub buffer: u64,

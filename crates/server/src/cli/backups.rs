@@ -148,7 +148,8 @@ fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
     let (log, are) = (counted(*log, "part"), if packs == 1 { "is" } else { "are" });
     let packs = counted(packs as u64, "pack");
     format!(
-        "{packs} {are} gone, cut or rotten; with them parts of {segments}, {large_values}, {nodes}, {extensions}, and {log} of the log: run `tapetum repair` on {}, which says what is lost",
+        "{packs} {are} gone, cut or rotten; with them parts of {segments}, {large_values}, {nodes}, {extensions}, and {log} of the log: \
+         run `tapetum repair` on {}, which says what is lost",
         path.display()
     )
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tapetum::backup::{self, BackupError, Depot, FolderDepot};
 use tapetum_service::backups::LASTS_MS;
+use tapetum_service::caller::Gathering;
 use tapetum_service::opening;
 use tapetum_service::reply::{PromotedRow, Reply};
 use tapetum_service::request::Request;
@@ -40,7 +41,7 @@ pub fn run(arguments: &PromoteArguments) -> Outcome {
 }
 
 fn of_server(server: &mut Connection, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
-    let mut told = tapetum_service::caller::Gathering::default();
+    let mut told = Gathering::default();
     server.call(&Request::Promote { force }, &mut told)?;
     match told.replies.pop() {
         Some(Reply::Promoted(promoted)) => Ok(promoted),
@@ -65,7 +66,7 @@ fn of_closed(arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>
     Ok(promoted)
 }
 
-/// What an earlier promotion of this store has told, or would have.
+/// Finds the promotion of a store that was promoted before, and tells of it as that did.
 fn promoted_before(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Result<Option<PromotedRow>, BackupError> {
     let store = offline_options(&arguments.store).open_read_only(arguments.store.place());
     let history = store.ok().and_then(|store| store.history().ok());
@@ -80,10 +81,8 @@ fn of_other(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Result<Prom
     let mut lease = backups::take_lease(depot, "tapetum promote", LASTS_MS, &mut || true)?;
     let place = arguments.store.place();
     let store = opening::open(&place, &offline_options(&arguments.store))?;
-    let promoted = match backup::owner(&**depot)? {
-        Some(owner) if owner == store.id() => lease.promote(store.history()?.id, &last),
-        _ => Err(BackupError::OtherStore { place: depot.place() }),
-    };
+    let is_its_own = backup::refuse_other_store(&**depot, store.id());
+    let promoted = is_its_own.and_then(|()| lease.promote(store.history()?.id, &last));
     store.close()?;
     backups::release(lease);
     Ok(PromotedRow { generation: promoted?, number: last.sequence, loss_ms: None })

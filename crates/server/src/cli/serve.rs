@@ -154,7 +154,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     Ok(stopped?)
 }
 
-/// Who looks after the served store.
+/// Whoever looks after the served store does it by one of these.
 enum Care {
     Store {
         steward: Box<Steward>,
@@ -241,8 +241,7 @@ fn plan(arguments: &BackupArguments) -> BackupPlan {
 fn take_lease(arguments: &BackupArguments) -> Result<UnusedLease, Box<dyn Error>> {
     let Some(folder) = &arguments.backup_to else { return Ok(UnusedLease(None)) };
     let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(folder)?);
-    let lasts_ms = u64::from(arguments.lease) * 1000;
-    let lease = backups::take_lease(&depot, "tapetum serve", lasts_ms, &mut || true)?;
+    let lease = backups::take_lease(&depot, "tapetum serve", plan(arguments).lease_ms, &mut || true)?;
     Ok(UnusedLease(Some(lease)))
 }
 
@@ -263,7 +262,7 @@ fn keep_backups(
 ) -> Result<(Arc<StoreSlot>, Option<BackupKeeper>), Box<dyn Error>> {
     if let Some(lease) = &unused.0 {
         // Before anybody is served whose writes could not be backed up.
-        backups::refuse_other_store(&**lease.depot(), store.id())?;
+        backup::refuse_other_store(&**lease.depot(), store.id())?;
         backup::last_of_history(&**lease.depot(), store.history()?)?;
     }
     let Some(lease) = unused.0.take() else { return Ok((Arc::new(StoreSlot::new(store)), None)) };

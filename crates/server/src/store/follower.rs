@@ -201,7 +201,7 @@ impl Follower {
         if self.is_read_before()? {
             return Ok(false);
         }
-        // What an opening tells a log would be told every few seconds.
+        // Each opening tells the log what it finds: that would be said every few seconds.
         let brought = with_default(NoSubscriber::default(), || -> Result<_, FollowError> {
             let Some(held) = self.bring_next()? else { return Ok(None) };
             Ok(Some((held, self.options.open_read_only(Place::Drive(self.path_next()))?)))

@@ -26,7 +26,7 @@ pub struct Standby {
     options: Options,
     plan: BackupPlan,
     orders: Receiver<PromotionOrder>,
-    /// What was warned of last.
+    /// The last warning.
     said: Option<String>,
 }
 
@@ -84,7 +84,7 @@ impl Standby {
         self.follower.end_following()?;
         let promoted = self.follower.promote(lease, loss)?;
         let store = opening::open(&self.place, &self.options)?;
-        // That may have taken long.
+        // The opening may have taken long.
         lease.keep()?;
         Ok((store, promoted))
     }

@@ -360,7 +360,7 @@ impl Seat {
     /// Whether one more request may be submitted. If not, replies make room.
     pub fn has_room(&self) -> bool {
         match &self.sitter {
-            // What is in flight is to come to an end.
+            // Requests in flight are answered first.
             Sitter::Session(_) if self.next.is_some() => false,
             Sitter::Session(session) => session.has_room(),
             Sitter::Nobody { refusals, .. } => refusals.len() < REFUSALS_MAX,

@@ -63,7 +63,7 @@ impl Worker {
         stream.advance(&mut self.context());
         let budget = &self.shared.budget;
         let counters = &self.shared.figures.counters[self.index];
-        if !self.is_fenced && self.seat.is_fenced() {
+        if stream.has_unsent() && !self.is_fenced && self.seat.is_fenced() {
             stream.break_off(&mut self.pool);
         }
         let go_on = stream.send(&mut self.pool, counters, self.now) | stream.wants_turn();

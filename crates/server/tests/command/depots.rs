@@ -93,7 +93,7 @@ impl Scratch {
         }
     }
 
-    /// What a store shows: its keyspaces, the format, and all items.
+    /// Prints all that a store shows: its keyspaces, the format, and all items.
     #[track_caller]
     pub fn shown(&self, data: &str) -> Vec<String> {
         let kinds = self.succeeds_on(data, &["keyspace", "list"]);

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tapetum::backup::{BackupError, BackupOptions, BackupReport, Depot, FolderDepot};
+use tapetum::backup::{BackupError, BackupOptions, BackupReport, Depot, FolderDepot, refuse_other_store};
 
 use super::OpenStore;
-use crate::backups::{LASTS_MS, refuse_other_store, release, take_lease};
+use crate::backups::{LASTS_MS, release, take_lease};
 use crate::caller::{Caller, CallerLeft};
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{BackupRow, Reply};

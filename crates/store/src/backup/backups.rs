@@ -11,7 +11,7 @@ use super::name::{self, BackupName};
 use tapetum_base::manifest::base_marks::History;
 use tapetum_drive::fail_point;
 
-/// What the object `store` begins with, before the format's version.
+/// The object `store` begins with this, before the format's version.
 const HEAD: &str = "tapetum backups, format ";
 
 /// Makes the depot a store's, unless it is one.
@@ -20,13 +20,19 @@ const HEAD: &str = "tapetum backups, format ";
 /// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`].
 pub fn claim(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
     let object = format!("{HEAD}{VERSION}\nstore {store_id:016x}\n");
-    if owner(depot)?.is_none() {
-        depot.put_new(name::STORE, object.as_bytes())?;
-    }
+    refuse_other_store(depot, store_id)?;
+    depot.put_new(name::STORE, object.as_bytes())?;
+    refuse_other_store(depot, store_id)
+}
+
+/// Refuses a depot that has the backups of another store, before anything is written there.
+///
+/// # Errors
+/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`]; if the depot cannot be read.
+pub fn refuse_other_store(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
     match owner(depot)? {
-        Some(owner) if owner == store_id => Ok(()),
-        Some(_) => Err(BackupError::OtherStore { place: depot.place() }),
-        None => Err(BackupError::Foreign { place: depot.place() }),
+        Some(owner) if owner != store_id => Err(BackupError::OtherStore { place: depot.place() }),
+        _ => Ok(()),
     }
 }
 

@@ -18,8 +18,8 @@ use super::error::BackupError;
 use super::manifest::{BackupManifest, Part, PartKey, Piece};
 use super::name::{self, BackupName};
 use super::pack::PackWriter;
-use crate::freeze::FrozenStore;
 use crate::freeze::image::StoreImage;
+use crate::freeze::{FrozenPart, FrozenStore};
 use crate::hashed::catalog::Catalog;
 use crate::ordered::frozen::FrozenTree;
 use crate::ordered::frozen::images::FrozenImage;
@@ -38,7 +38,6 @@ use tapetum_drive::{LocalBuffer, fail_point};
 use tapetum_kernels::data_page;
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeMut, NodePage, NodeRef};
-use tapetum_kernels::record::Codec;
 use tapetum_kernels::reference::{Reference, Run};
 
 /// Bytes of one read.
@@ -81,6 +80,7 @@ struct Before {
 
 impl Before {
     /// The parts of the last backup from which some may be taken over.
+    ///
     /// # Errors
     /// [`BackupError::OtherHistory`].
     fn find(depot: &dyn Depot, image: &StoreImage, options: &BackupOptions) -> Result<Before, BackupError> {
@@ -98,34 +98,16 @@ impl Before {
             there.contains(&(name::pack(pack.digest), pack.bytes.into()))
         };
         let marks = &image.clients.marks;
-        // After a crash, a zone may have other groups behind those that were durable.
-        let is_same_log = manifest.opening == marks.opening.generation && manifest.history == marks.history;
-        let may_be_taken = |part: &Part| {
-            let is_named = match part.key {
-                PartKey::State => false,
-                PartKey::Log { .. } => is_same_log,
-                _ => true,
-            };
-            is_named && part.pieces.iter().all(|piece| is_there(piece.pack))
-        };
-        let forgets_version = fail_point!(BackupTrustNumbers);
-        let key = |part: &Part| match part.key {
-            PartKey::Segment { number, .. } if forgets_version => PartKey::Segment { number, version: 0 },
-            key => key,
-        };
+        let is_one_opening = manifest.opening == marks.opening.generation && manifest.history == marks.history;
+        let may_be_taken =
+            |part: &Part| part.key.names_bytes(is_one_opening) && part.pieces.iter().all(|piece| is_there(piece.pack));
         let parts = manifest.parts.iter().enumerate().filter(|(_, part)| may_be_taken(part));
-        let places = parts.map(|(place, part)| (key(part), place)).collect();
+        let places = parts.map(|(place, part)| (trusted(part.key), place)).collect();
         Ok(Before { manifest: Some(manifest), places })
     }
 
     fn part(&self, key: PartKey) -> Option<(usize, &Part)> {
-        let key = match key {
-            PartKey::Segment { number, .. } if fail_point!(BackupTrustNumbers) => {
-                PartKey::Segment { number, version: 0 }
-            }
-            key => key,
-        };
-        let place = *self.places.get(&key)?;
+        let place = *self.places.get(&trusted(key))?;
         Some((place, &self.manifest.as_ref()?.parts[place]))
     }
 
@@ -134,6 +116,14 @@ impl Before {
         let (place, node) = self.part(key)?;
         let all = self.manifest.as_ref()?.parts.get(place..=place + node.extensions as usize)?;
         all.iter().all(|part| self.places.contains_key(&part.key)).then_some(all)
+    }
+}
+
+/// The key by which a part is found in the backup before.
+fn trusted(key: PartKey) -> PartKey {
+    match key {
+        PartKey::Segment { number, .. } if fail_point!(BackupTrustNumbers) => PartKey::Segment { number, version: 0 },
+        key => key,
     }
 }
 
@@ -152,8 +142,7 @@ struct Copier<'a> {
 
 /// Copies what a freeze shows.
 ///
-/// # Errors
-/// `Ok(None)`: a node has no slot yet; another freeze is to be taken.
+/// `None`: a node has no slot yet; another freeze is to be taken.
 pub async fn copy(
     io: &Io,
     base: &Base,
@@ -181,8 +170,7 @@ pub async fn copy(
     let Copier { packs, parts, .. } = copier;
     let marks = &image.clients.marks;
     let sequence = backups::list_all(&*depot)?.iter().map(|(name, _)| name.sequence).max().unwrap_or(0) + 1;
-    let early = fail_point!(BackupNameEarly);
-    let (packs, copied_bytes) = if early { packs.end_unput() } else { packs.end()? };
+    let (packs, copied_bytes) = packs.end()?;
     let manifest = BackupManifest {
         store_id,
         history: marks.history,
@@ -218,7 +206,7 @@ fn without_padding(mut superblock: Vec<u8>) -> Vec<u8> {
     superblock
 }
 
-/// What pages of the usual kind take of extents: ranges of flash, neighbours together.
+/// The ranges of flash that so many pages take, from the first of these extents on; neighbours are one range.
 fn ranges(geometry: &Geometry, extents: &[u32], pages: u32, page_bytes: usize) -> Vec<(u64, u64)> {
     let (each, mut left) = (geometry.pages_per_extent(page_bytes), pages);
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -325,7 +313,7 @@ impl Copier<'_> {
             let mut position = 0;
             while let key = (PartKey::Log { buffer: zone.buffer, position: position as u64 })
                 && let Some((_, part)) = self.before.part(key)
-                && let bytes = part.pieces.iter().map(|piece| piece.bytes as usize).sum::<usize>()
+                && let bytes = part.bytes() as usize
                 && bytes > 0
                 && position + bytes <= zone.groups.len()
             {
@@ -490,10 +478,10 @@ impl FrozenStore {
     fn large_in_buffers(&self) -> Vec<(u64, Vec<u8>)> {
         let mut large = Vec::new();
         for (keyspace, _) in self.keyspaces() {
-            if let crate::freeze::FrozenPart::Hashed(snapshot) = self.part(keyspace) {
+            if let FrozenPart::Hashed(snapshot) = self.part(keyspace) {
                 let records = snapshot.records();
-                let elsewhere = records.elsewhere.iter().filter(|(header, _)| header.codec == Codec::OutOfLine);
-                large.extend(elsewhere.map(|(header, record)| (header.stamp, record.reference.to_vec())));
+                large
+                    .extend(records.elsewhere.iter().map(|(header, record)| (header.stamp, record.reference.to_vec())));
             }
         }
         large

@@ -136,7 +136,7 @@ impl fmt::Display for BackupError {
                 first_of(packs)
             ),
             BackupError::BadSource(what) => {
-                write!(f, "{what}: no backup was made; `tapetum check` says what is damaged, and `tapetum repair` mends it")
+                write!(f, "{what}: no backup was made; `tapetum check` says what is damaged, and `tapetum repair` repairs it")
             }
             BackupError::Held { place, by } => write!(
                 f,

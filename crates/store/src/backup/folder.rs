@@ -3,7 +3,7 @@
 //! ```text
 //! put: another name, written, synced ─► linked under its own ─► the other name removed ─► folder synced
 //! ```
-//! A link fails where the name is taken, and so of two that put one name, one succeeds, also over NFS.
+//! A link fails where the name is taken, and so of two that put one name, one succeeds.
 
 // Above the simulator: a folder is of the system.
 #![allow(clippy::disallowed_methods)]

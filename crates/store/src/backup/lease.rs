@@ -12,7 +12,8 @@
 //! 2. Nobody compares wall clocks. The holder counts from before it began its last successful renewal ([`Lease::ends_ms`]), others from when they saw it
 //!    last change ([`Watch`]): so the holder's time is over before another takes over, whatever their clocks say.
 //! 3. Time is that since boot, which goes on while a machine sleeps and jumps for nobody.
-//! 4. A generation is taken with the lease ([`Lease::promote`]), and noted before it counts ([`super::backups`]).
+//! 4. A generation is taken with the lease ([`Lease::promote`]), and noted before it counts ([`super::backups`]). Where a later one was noted than the
+//!    holder's, by one that had the lease before and slept, the holder has lost the lease: its backups are not believed.
 //!
 //! Threads: one at a time.
 
@@ -188,6 +189,7 @@ impl Lease {
         (lasts_ms, behind_ms): (u64, Option<u64>),
         by: &str,
     ) -> Result<Option<Lease>, BackupError> {
+        let generation = generation.max(backups::generation_last(&**depot)?);
         let holder = env.random_u64();
         // A line of its own.
         let by = by.replace(char::is_control, " ");
@@ -234,9 +236,10 @@ impl Lease {
     /// Lets it last from now on.
     ///
     /// # Errors
-    /// [`BackupError::LostLease`]: another has it. After any other error it may be renewed again.
+    /// [`BackupError::LostLease`]: another has it, or a later generation has begun. After any other error it may be renewed again.
     pub fn renew(&mut self) -> Result<(), BackupError> {
-        if self.put_next()? || self.has_put()? {
+        let is_last = backups::generation_last(&*self.depot)? <= self.record.generation;
+        if is_last && (self.put_next()? || self.has_put()?) {
             return Ok(());
         }
         Err(BackupError::LostLease { place: self.depot.place() })
@@ -281,9 +284,9 @@ impl Lease {
     /// # Errors
     /// [`BackupError::LostLease`]: another was faster.
     pub fn promote(&mut self, history: u64, last: &BackupName) -> Result<u64, BackupError> {
-        let generation = backups::generation_last(&*self.depot)?.max(self.record.generation) + 1;
-        // Behind the look, so that one who loses the lease begins no generation above the next holder's: that one looks later. It finds this number
-        // taken, or free as well, and of two that put it, one succeeds.
+        let generation = self.record.generation + 1;
+        // Whoever lost the lease begins no generation above the next holder's. One that loses it from here on finds this number taken, or free as
+        // well, and of two that put it, one succeeds.
         self.renew()?;
         let start = GenerationStart { generation, before: (last.generation, last.sequence), history };
         if !start.put(&*self.depot)? {

@@ -111,6 +111,16 @@ impl From<Short> for ManifestError {
 }
 
 impl PartKey {
+    /// Whether two backups of one history that have this key have the same bytes. `is_one_opening`: both are of one opening of the store.
+    pub fn names_bytes(self, is_one_opening: bool) -> bool {
+        match self {
+            PartKey::State => false,
+            // After a crash, a zone may have other groups behind those that were durable.
+            PartKey::Log { .. } => is_one_opening,
+            _ => true,
+        }
+    }
+
     fn words(self) -> (u8, u64, u64) {
         match self {
             PartKey::State => (1, 0, 0),
@@ -161,6 +171,12 @@ impl Part {
         };
         let count = reader.count(PIECE_BYTES)?;
         Ok(Part { key, extensions, pieces: (0..count).map(|_| piece(reader)).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Part {
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.bytes)).sum()
     }
 }
 
@@ -249,8 +265,7 @@ impl BackupManifest {
 
     /// The bytes of the drive that it has.
     pub fn drive_bytes(&self) -> u64 {
-        let pieces = self.parts.iter().filter(|part| part.key != PartKey::State).flat_map(|part| &part.pieces);
-        pieces.map(|piece| u64::from(piece.bytes)).sum()
+        self.parts.iter().filter(|part| part.key != PartKey::State).map(Part::bytes).sum()
     }
 }
 

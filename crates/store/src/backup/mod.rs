@@ -24,7 +24,9 @@ mod task;
 mod tests;
 mod verify;
 
-pub use backups::{GenerationStart, find, last_of_history, last_start, list, list_all, owner, read};
+pub use backups::{
+    GenerationStart, find, last_of_history, last_start, list, list_all, owner, read, refuse_other_store,
+};
 pub use create::{BackupOptions, BackupReport};
 pub use depot::{Depot, DepotError, ObjectEntry};
 pub use digest::Digest;

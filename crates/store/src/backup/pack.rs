@@ -5,11 +5,13 @@ use super::digest::Digest;
 use super::error::BackupError;
 use super::manifest::PackEntry;
 use super::name;
+use super::verify::read_pack;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tapetum_drive::fail_point;
 
 /// A pack ends before the piece that would make it longer.
-pub const PACK_BYTES_MAX: usize = 8 << 20;
+const PACK_BYTES_MAX: usize = 8 << 20;
 
 /// Writes packs, and lists them with those of earlier backups that are taken over.
 pub struct PackWriter {
@@ -20,7 +22,7 @@ pub struct PackWriter {
     taken_over: HashMap<Digest, u32>,
     open: Vec<u8>,
     open_place: Option<u32>,
-    pub copied_bytes: u64,
+    copied_bytes: u64,
 }
 
 impl PackWriter {
@@ -37,7 +39,7 @@ impl PackWriter {
 
     /// Adds bytes. Returns the place of their pack, and their offset in it.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(u32, u32), BackupError> {
-        if !self.open.is_empty() && self.open.len() + bytes.len() > PACK_BYTES_MAX {
+        if self.is_full_for(bytes.len()) {
             self.end_pack()?;
         }
         let place = *self.open_place.get_or_insert_with(|| {
@@ -66,14 +68,8 @@ impl PackWriter {
     fn end_pack(&mut self) -> Result<(), BackupError> {
         let Some(place) = self.open_place.take() else { return Ok(()) };
         let pack = PackEntry { digest: Digest::of(&self.open), bytes: self.open.len() as u32 };
-        let name = name::pack(pack.digest);
-        if !self.depot.put_new(&name, &self.open)? {
-            // It is there already: what a backup that was cut short has left, or the same bytes once more.
-            let is_whole = self.depot.get(&name)?.is_some_and(|there| Digest::of(&there) == pack.digest);
-            if !is_whole {
-                self.depot.delete(&name)?;
-                self.depot.put_new(&name, &self.open)?;
-            }
+        if !fail_point!(BackupNameEarly) {
+            self.put(&pack)?;
         }
         self.packs[place as usize] = pack;
         self.copied_bytes += u64::from(pack.bytes);
@@ -81,12 +77,14 @@ impl PackWriter {
         Ok(())
     }
 
-    /// As [`PackWriter::end`], without putting it: a planted bug.
-    pub fn end_unput(mut self) -> (Vec<PackEntry>, u64) {
-        if let Some(place) = self.open_place.take() {
-            self.packs[place as usize] = PackEntry { digest: Digest::of(&self.open), bytes: self.open.len() as u32 };
+    /// Puts the open pack. Where there is one of its name, a backup that was cut short has left it, or another has the same bytes.
+    fn put(&self, pack: &PackEntry) -> Result<(), BackupError> {
+        let name = name::pack(pack.digest);
+        if !self.depot.put_new(&name, &self.open)? && read_pack(&*self.depot, pack)?.is_none() {
+            self.depot.delete(&name)?;
+            self.depot.put_new(&name, &self.open)?;
         }
-        (self.packs, self.copied_bytes)
+        Ok(())
     }
 
     /// Puts the last pack. Returns all of them.

@@ -90,18 +90,7 @@ pub async fn restore(
     let mut stays = BTreeSet::new();
     if let Restore::Over(has) = how {
         stays = common(has, manifest);
-        writer.zero(0, 2 * SUPERBLOCK_BYTES).await?;
-        writer.end().await?;
-        io.flush().await?;
-        for area in 0..2 {
-            let at = superblock.geometry.manifest_offset(area);
-            writer.zero(at, manifest_bytes_max(has).min(superblock.geometry.manifest_bytes)).await?;
-        }
-        for piece in pieces_but(has, &stays) {
-            writer.zero(piece.flash, piece.bytes.into()).await?;
-        }
-        // What is put there may lie where something else was.
-        writer.end().await?;
+        clear(&mut writer, &superblock, has, &stays).await?;
     }
     for (pack, pieces) in by_pack(manifest, &stays) {
         let entry = &manifest.packs[pack as usize];
@@ -149,6 +138,28 @@ pub async fn restore(
     })
 }
 
+/// Zeros all of a backup that does not stay. The superblocks go first: what is left is no store.
+async fn clear(
+    writer: &mut PieceWriter<'_>,
+    superblock: &Superblock,
+    has: &BackupManifest,
+    stays: &BTreeSet<PartKey>,
+) -> Result<(), Error> {
+    writer.zero(0, 2 * SUPERBLOCK_BYTES).await?;
+    writer.end().await?;
+    writer.io.flush().await?;
+    for area in 0..2 {
+        let at = superblock.geometry.manifest_offset(area);
+        writer.zero(at, manifest_bytes_max(has).min(superblock.geometry.manifest_bytes)).await?;
+    }
+    let goes = has.parts.iter().filter(|part| part.key != PartKey::State && !stays.contains(&part.key));
+    for piece in goes.flat_map(|part| &part.pieces) {
+        writer.zero(piece.flash, piece.bytes.into()).await?;
+    }
+    // The next writes may go to the same places.
+    writer.end().await
+}
+
 /// The history of a store that begins with a backup.
 fn descendant(drive: &Drive, name: &BackupName) -> History {
     History { id: drive.env().random_u64().max(1), parent: name.parent() }
@@ -168,40 +179,25 @@ impl LostParts {
     }
 }
 
-/// What the manifest of a restored store takes at most, as long as nobody has opened it to write: frames are padded, and hold a part of an item at least.
+/// The most bytes of the manifest of a restored store that nobody has opened to write: frames are padded, and hold a part of an item at least.
 fn manifest_bytes_max(manifest: &BackupManifest) -> u64 {
-    let state = manifest.parts.iter().filter(|part| part.key == PartKey::State).flat_map(|part| &part.pieces);
-    (2 * state.map(|piece| u64::from(piece.bytes)).sum::<u64>() + (64 << 10)).next_multiple_of(SUPERBLOCK_BYTES)
+    let state = manifest.parts.iter().filter(|part| part.key == PartKey::State);
+    (2 * state.map(Part::bytes).sum::<u64>() + (64 << 10)).next_multiple_of(SUPERBLOCK_BYTES)
 }
 
 /// Parts that are the same in both.
 fn common(has: &BackupManifest, manifest: &BackupManifest) -> BTreeSet<PartKey> {
-    // In other histories, and the log in other openings, the same numbers may name other bytes.
+    // In other histories, the same numbers may name other bytes.
     if has.history != manifest.history {
         return BTreeSet::new();
     }
-    let is_same_log = has.opening == manifest.opening;
-    let is_named = |key: &PartKey| match key {
-        PartKey::State => false,
-        PartKey::Log { .. } => is_same_log,
-        _ => true,
-    };
+    let is_one_opening = has.opening == manifest.opening;
     // A part of the log may end elsewhere: then it is another one, with the same beginning.
     let keys = |of: &BackupManifest| {
-        let named = of.parts.iter().filter(|part| is_named(&part.key));
-        let bytes = |part: &Part| part.pieces.iter().map(|piece| u64::from(piece.bytes)).sum::<u64>();
-        named.map(|part| (part.key, bytes(part))).collect::<BTreeSet<_>>()
+        let named = of.parts.iter().filter(|part| part.key.names_bytes(is_one_opening));
+        named.map(|part| (part.key, part.bytes())).collect::<BTreeSet<_>>()
     };
     keys(has).intersection(&keys(manifest)).map(|(key, _)| *key).collect()
-}
-
-/// The pieces on the drive of all other parts.
-fn pieces_but<'a>(
-    manifest: &'a BackupManifest,
-    but: &'a BTreeSet<PartKey>,
-) -> impl Iterator<Item = &'a Piece> + Send + 'a {
-    let others = manifest.parts.iter().filter(|part| part.key != PartKey::State && !but.contains(&part.key));
-    others.flat_map(|part| &part.pieces)
 }
 
 /// The pieces in each pack, with their parts and places there, but of parts that stay.

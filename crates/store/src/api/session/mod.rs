@@ -248,7 +248,7 @@ impl Session {
         let waits = self.waits() > EngineWait::Commands;
         self.core.release_held(waits);
         self.hashed.end_poll(&self.hashed_engine);
-        if self.core.base.is_fenced() {
+        if !self.core.ready.is_empty() && self.core.base.is_fenced() {
             self.core.ready.iter_mut().for_each(take_back);
         }
         replies.append(&mut self.core.ready);

@@ -28,9 +28,10 @@ pub struct FrozenNodes {
     ends: Vec<u64>,
     ids: Vec<u32>,
     slots: Vec<u32>,
-    /// The stamps of images; of a copied node, the slot that it had, if any.
+    /// The stamps of images; 0 of nodes that are in no slot.
     stamps: Vec<u64>,
-    copies: BTreeMap<usize, PageCopy>,
+    /// Pages, and the slots that their nodes had, if any.
+    copies: BTreeMap<usize, (PageCopy, Option<u32>)>,
 }
 
 impl FrozenNodes {
@@ -42,13 +43,13 @@ impl FrozenNodes {
 
     /// As [`FrozenNodes::push_slot`], of a node whose page differs from its image, and the slot that it had, if any.
     pub fn push_copy(&mut self, anchor: &[u8], node: NodeId, page: PageCopy, had: Option<u32>) {
-        self.copies.insert(self.slots.len(), page);
-        self.push(anchor, node, NONE, had.unwrap_or(NONE).into());
+        self.copies.insert(self.slots.len(), (page, had));
+        self.push(anchor, node, NONE, 0);
     }
 
     /// As [`FrozenNodes::push_slot`], of a node that is to be read from the cache.
     pub fn push_cached(&mut self, anchor: &[u8], node: NodeId) {
-        self.push(anchor, node, NONE, NONE.into());
+        self.push(anchor, node, NONE, 0);
     }
 
     fn push(&mut self, anchor: &[u8], node: NodeId, slot: u32, stamp: u64) {
@@ -69,7 +70,7 @@ impl FrozenNodes {
 
     pub fn at(&self, place: usize) -> NodeAt<'_> {
         match self.slots[place] {
-            NONE => self.copies.get(&place).map_or(NodeAt::Cached, NodeAt::Copy),
+            NONE => self.copies.get(&place).map_or(NodeAt::Cached, |(page, _)| NodeAt::Copy(page)),
             slot => NodeAt::Slot(slot),
         }
     }
@@ -81,7 +82,7 @@ impl FrozenNodes {
 
     /// The slot that a copied node had.
     pub fn slot_had(&self, place: usize) -> Option<u32> {
-        u32::try_from(self.stamps[place]).ok().filter(|slot| *slot != NONE)
+        self.copies.get(&place)?.1
     }
 
     /// The id that a node had: it may be another node's by now.
