@@ -65,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     target("arrow_rows", arrow_streams::rows, 512),
     target("graph_work", graphs::work, 512),
     target("query_text", tapetum::fuzzing::query_text, 512),
+    target("statement", tapetum::fuzzing::statement, 512),
     target("jpeg_decode", images::jpeg_decode, 4096),
     target("image_stage", images::image_stage, 1024),
     target("image_plan", images::image_plan, 256),

@@ -5,6 +5,7 @@ mod input;
 mod log;
 mod manifest;
 mod query;
+mod statement;
 mod superblock;
 
 pub use index::{index, index_image};
@@ -12,4 +13,5 @@ pub use input::Input;
 pub use log::log;
 pub use manifest::{keyspace_edits, manifest_frames, manifest_payload};
 pub use query::query_text;
+pub use statement::statement;
 pub use superblock::superblock;

@@ -43,6 +43,13 @@ pub(super) enum OperandValue {
     Literal(Literal),
 }
 
+impl Operand {
+    /// Whether it is NULL for all records, of any type.
+    pub fn is_null(&self) -> bool {
+        matches!(self.value, OperandValue::Literal(Literal::Null))
+    }
+}
+
 impl<'a> Compiler<'a> {
     pub fn new(format: &'a Format) -> Compiler<'a> {
         let (instructions, types, constants) = (Vec::new(), Vec::new(), Vec::new());
@@ -191,13 +198,17 @@ impl<'a> Compiler<'a> {
             Expr::Cast { .. } => unsupported(self, "there is no cast: a field has the type that its format says"),
             Expr::TypedString(typed) => {
                 let span = typed.value.span;
-                let (DataType::Timestamp(..) | DataType::Date, Value::SingleQuotedString(text)) =
-                    (&typed.data_type, &typed.value.value)
-                else {
-                    return unsupported(self, "of typed strings there are timestamp '…' and date '…'");
+                let literal = match (&typed.data_type, &typed.value.value) {
+                    (DataType::Timestamp(..) | DataType::Date, Value::SingleQuotedString(text)) => {
+                        timestamp(text).map(Literal::Timestamp).ok_or(QueryProblem::Timestamp)
+                    }
+                    (DataType::Float(_), Value::SingleQuotedString(text)) => {
+                        text.parse().map(Literal::Decimal).map_err(|_| QueryProblem::Float)
+                    }
+                    _ => return unsupported(self, "of typed strings there are timestamp '…', date '…' and float '…'"),
                 };
-                let micros = timestamp(text).ok_or_else(|| self.error(span, QueryProblem::Timestamp))?;
-                Ok(Operand { value: OperandValue::Literal(Literal::Timestamp(micros)), span })
+                let literal = literal.map_err(|problem| self.error(span, problem))?;
+                Ok(Operand { value: OperandValue::Literal(literal), span })
             }
             Expr::UnaryOp { op, expr } => self.unary(*op, expr, tree),
             Expr::BinaryOp { .. } => self.chain(tree),
@@ -302,6 +313,9 @@ impl<'a> Compiler<'a> {
             let problem = QueryProblem::Unsupported("of operators there are = <> < <= > >= + - * / % and or");
             return Err(self.error(span, problem));
         };
+        if a.is_null() && b.is_null() {
+            return Ok(a);
+        }
         let spans = [a.span, b.span];
         let (a, b) = self.unified(a, b)?;
         for (register, span) in [a, b].into_iter().zip(spans) {
@@ -424,7 +438,7 @@ impl<'a> Compiler<'a> {
     fn one_of(&mut self, inner: &Expr, list: &[Expr], is_negated: bool) -> Result<Operand, QueryTextError> {
         let value = self.expression(inner)?;
         let span = value.span;
-        if matches!(value.value, OperandValue::Literal(Literal::Null)) {
+        if value.is_null() {
             // Nobody knows whether NULL is one of them, whatever they are.
             return Ok(value);
         }

@@ -33,6 +33,9 @@ impl Compiler<'_> {
         is_negated: bool,
     ) -> Result<Operand, QueryTextError> {
         let operand = self.expression(inner)?;
+        if operand.is_null() {
+            return Ok(operand);
+        }
         let span = operand.span;
         let a = self.register(operand)?;
         let of = self.type_of(a);
@@ -44,6 +47,9 @@ impl Compiler<'_> {
             None => Some(ESCAPE_DEFAULT),
         };
         let pattern = self.expression(pattern)?;
+        if pattern.is_null() {
+            return Ok(pattern);
+        }
         let refused = |compiler: &Self, problem| Err(compiler.error(pattern.span, problem));
         let OperandValue::Literal(Literal::Text(text)) = &pattern.value else {
             return refused(self, QueryProblem::Pattern);

@@ -2,8 +2,9 @@
 
 use super::QueryProblem;
 use sqlparser::ast::Value;
+use std::fmt::Write;
 use tapetum_kernels::scan::program::Constant;
-use tapetum_kernels::scan::{OwnedScalar, ScalarType};
+use tapetum_kernels::scan::{OwnedScalar, Scalar, ScalarType};
 
 /// A literal in a text; its use decides its type.
 #[derive(Clone, PartialEq, Debug)]
@@ -81,14 +82,42 @@ impl Literal {
     }
 }
 
+/// The literal that stands for a value, and for no other one.
+pub(super) fn literal_text(value: Option<Scalar<'_>>) -> String {
+    match value {
+        None => "NULL".into(),
+        Some(Scalar::Bool(value)) => value.to_string(),
+        Some(Scalar::Int(value)) => value.to_string(),
+        Some(Scalar::Unsigned(value)) => value.to_string(),
+        Some(Scalar::Float(value)) if value.is_finite() => format!("{value:?}"),
+        Some(Scalar::Float(value)) => format!("float '{value}'"),
+        Some(Scalar::Timestamp(micros)) => format!("timestamp '{}'", timestamp_text(micros)),
+        Some(Scalar::Text(text)) => format!("'{}'", text.replace('\'', "''")),
+        Some(Scalar::Bytes(bytes)) => {
+            let mut text = String::with_capacity(2 * bytes.len() + 3);
+            text.push_str("X'");
+            bytes.iter().for_each(|byte| {
+                let _ = write!(text, "{byte:02x}");
+            });
+            text.push('\'');
+            text
+        }
+    }
+}
+
 fn hex(digits: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = digits.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let (pairs, []) = digits.as_deref()?.as_chunks::<2>() else { return None };
     Some(pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Microseconds since 1970 of a time in UTC: a date, and perhaps a time of day behind a space or `T`, and a `Z`.
+/// Microseconds since 1970 of a time in UTC: a date, and perhaps a time of day behind a space or `T`, and a `Z`. Of a time in no year from 0 to 9999 they
+/// are written themselves.
 pub(super) fn timestamp(text: &str) -> Option<i64> {
+    calendar_timestamp(text).or_else(|| text.parse().ok().filter(|micros| timestamp_text(*micros) == text))
+}
+
+fn calendar_timestamp(text: &str) -> Option<i64> {
     let text = text.strip_suffix('Z').unwrap_or(text);
     let (date, time) = match text.split_once([' ', 'T']) {
         Some((date, time)) => (date, time),
@@ -107,7 +136,7 @@ pub(super) fn timestamp(text: &str) -> Option<i64> {
     Some(seconds * 1_000_000 + micros)
 }
 
-/// A time in UTC, as [`timestamp`] reads it, in years from 0 to 9999; else its microseconds since 1970.
+/// A time in UTC, as a query takes it, in years from 0 to 9999; else its microseconds since 1970.
 pub fn timestamp_text(micros: i64) -> String {
     let (seconds, fraction) = (micros.div_euclid(1_000_000), micros.rem_euclid(1_000_000));
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));

@@ -1,7 +1,8 @@
 //! Queries as text: expressions of SQL, checked against a format and compiled to a program.
 //!
 //! ```text
-//! text ─► tokens (bounded) ─► sqlparser's tree ─► instructions, constants ─► Query
+//! statement ─► clauses
+//! text of a clause ─► tokens (bounded) ─► sqlparser's tree ─► instructions, constants ─► Query
 //! ```
 //! 1. Every error names a clause, a place in its text and the word there, and says what would be right.
 //! 2. Texts are bounded in bytes and tokens, so no tree is deep. A compiled query passes the check that the drive makes of it.
@@ -60,6 +61,7 @@ mod literals;
 mod ordered_rows;
 mod parse;
 mod select;
+mod statement;
 mod text_error;
 
 use self::compile::Compiler;
@@ -69,6 +71,9 @@ use tapetum_kernels::scan::{Format, Program, Query, ScalarType};
 
 pub use literals::timestamp_text;
 pub use ordered_rows::OrderedRows;
+pub use statement::{
+    PARAMETERS_MAX, STATEMENT_BYTES_MAX, SelectStatement, Statement, StatementError, StatementProblem, StatementWords,
+};
 pub use text_error::{QueryProblem, QueryTextError};
 
 /// Bytes of one clause.

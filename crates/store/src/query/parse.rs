@@ -6,10 +6,10 @@ use sqlparser::ast::{Expr, OrderByExpr, SelectItem};
 use sqlparser::dialect::AnsiDialect;
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
-use sqlparser::tokenizer::{Location, Span, Token, Tokenizer};
+use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 /// Parentheses and signs that may lie in each other. A thread has 2 MiB.
-const NESTING_MAX: usize = 16; // levels; one takes 75 KB of stack in a build without optimisation
+pub(super) const NESTING_MAX: usize = 16; // levels; one takes 75 KB of stack in a build without optimisation
 
 pub(super) fn expression(clause: Clause, text: &str) -> Result<Expr, QueryTextError> {
     parse(clause, text, |parser| parser.parse_expr())
@@ -52,16 +52,12 @@ fn parse<T>(
     if text.len() > CLAUSE_BYTES_MAX {
         return Err(at(Span::empty()).error(QueryProblem::TooLong));
     }
-    let dialect = AnsiDialect {};
-    let tokens = Tokenizer::new(&dialect, text).tokenize_with_location().map_err(|error| {
-        let span = Span::new(error.location, error.location);
-        at(span).error(QueryProblem::Syntax(error.message))
-    })?;
+    let tokens = tokens(text).map_err(|(span, problem)| at(span).error(problem))?;
     let mut solid = tokens.iter().filter(|token| !matches!(token.token, Token::Whitespace(_)));
     if let Some(surplus) = solid.nth(CLAUSE_TOKENS_MAX) {
         return Err(at(surplus.span).error(QueryProblem::TooLong));
     }
-    let mut parser = Parser::new(&dialect).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens);
+    let mut parser = Parser::new(&AnsiDialect {}).with_recursion_limit(NESTING_MAX).with_tokens_with_locations(tokens);
     let parsed = parse(&mut parser).map_err(|error| {
         let next = parser.peek_token().span;
         match error {
@@ -78,6 +74,13 @@ fn parse<T>(
         return Err(at(next.span).error(problem));
     }
     Ok(parsed)
+}
+
+/// Words, signs and the white space between them, of a text whose length was checked.
+pub(super) fn tokens(text: &str) -> Result<Vec<TokenWithSpan>, (Span, QueryProblem)> {
+    Tokenizer::new(&AnsiDialect {}, text)
+        .tokenize_with_location()
+        .map_err(|error| (Span::new(error.location, error.location), QueryProblem::Syntax(error.message)))
 }
 
 /// The place that the parser's message ends with.

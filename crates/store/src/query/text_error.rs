@@ -36,6 +36,7 @@ pub enum QueryProblem {
     NotNumber(&'static str),
     NotText(&'static str),
     Timestamp,
+    Float,
     Number,
     HexBytes,
     Pattern,
@@ -105,7 +106,7 @@ impl QueryProblem {
         QueryProblem::Types(a.name(), b.name())
     }
 
-    fn explain(&self, word: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    pub(super) fn explain(&self, word: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QueryProblem::Syntax(message) if message.starts_with(PARSER_WANTS_TRUTH) => {
                 f.write_str("is and is not take null, true or false: compare with other values by = or <>")
@@ -131,6 +132,7 @@ impl QueryProblem {
             QueryProblem::Timestamp => {
                 f.write_str("a time is written as '2000-12-31' or '2000-12-31 23:59:59.5', in UTC")
             }
+            QueryProblem::Float => f.write_str("a float is written as 1.5, 1e300, float 'NaN' or float '-inf'"),
             QueryProblem::Number => f.write_str("an integer is between -2^63 and 2^64 - 1"),
             QueryProblem::HexBytes => f.write_str("bytes are written as X'00ff', two hexadecimal digits each"),
             QueryProblem::Pattern => f.write_str(
@@ -207,19 +209,23 @@ impl<'a> TextPlace<'a> {
     }
 
     pub fn error(self, problem: QueryProblem) -> QueryTextError {
-        let start = usize::try_from(self.span.start.column).unwrap_or(0);
-        let line = usize::try_from(self.span.start.line).unwrap_or(0);
-        if start == 0 || line == 0 {
-            let column = self.text.chars().count() + 1;
-            return QueryTextError { clause: self.clause, column, word: String::new(), problem };
-        }
-        // Characters before the line; each line has its end.
-        let before: usize = self.text.split_inclusive('\n').take(line - 1).map(|line| line.chars().count()).sum();
-        let column = before + start;
-        let rest: String = self.text.chars().skip(column - 1).collect();
-        let word = first_word(&rest);
-        QueryTextError { clause: self.clause, column, word: word.into(), problem }
+        let (column, word) = column_and_word(self.text, self.span);
+        QueryTextError { clause: self.clause, column, word, problem }
     }
+}
+
+/// A place in characters from 1 on, and the word there. An empty span is behind the last word.
+pub(super) fn column_and_word(text: &str, span: Span) -> (usize, String) {
+    let start = usize::try_from(span.start.column).unwrap_or(0);
+    let line = usize::try_from(span.start.line).unwrap_or(0);
+    if start == 0 || line == 0 {
+        return (text.chars().count() + 1, String::new());
+    }
+    // Characters before the line; each line has its end.
+    let before: usize = text.split_inclusive('\n').take(line - 1).map(|line| line.chars().count()).sum();
+    let column = before + start;
+    let rest: String = text.chars().skip(column - 1).collect();
+    (column, first_word(&rest).into())
 }
 
 fn first_word(text: &str) -> &str {
