@@ -27,7 +27,26 @@ pub enum Access {
 
 pub enum Service {
     Opened(Opened),
-    Served(Connection),
+    Served(Box<dyn Asked>),
+}
+
+/// A server that is asked, over whatever connection.
+pub trait Asked {
+    /// Asks, and hands the answer on to the caller.
+    ///
+    /// # Errors
+    /// The server's, or of the connection.
+    fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure>;
+
+    /// Asks for what is told in few replies.
+    ///
+    /// # Errors
+    /// As [`Asked::call`].
+    fn gather(&mut self, request: Request) -> Result<Vec<Reply>, Failure> {
+        let mut gathering = Gathering::default();
+        self.call(&request, &mut gathering)?;
+        Ok(gathering.replies)
+    }
 }
 
 /// A store that this process has opened.
@@ -75,7 +94,7 @@ impl Service {
     /// If the store cannot be opened, or the server is of another version.
     pub fn reach(place: &Place, options: &Options, access: Access) -> Result<Service, ReachError> {
         if let Some(connection) = Connection::open(&place.socket()).map_err(ReachError::Server)? {
-            return Ok(Service::Served(connection));
+            return Ok(Service::Served(Box::new(connection)));
         }
         let opened = match access {
             Access::Read => options.open_read_only(place.clone()).map_err(OpenError::from),
@@ -86,7 +105,7 @@ impl Service {
             Ok(store) => Ok(Service::Opened(Opened { store, place: place.clone(), compute_units, access })),
             // It may have begun to serve meanwhile.
             Err(error) => match Connection::open(&place.socket()) {
-                Ok(Some(connection)) => Ok(Service::Served(connection)),
+                Ok(Some(connection)) => Ok(Service::Served(Box::new(connection))),
                 _ => Err(match error {
                     OpenError::Store(tapetum::OpenError::InUse { path }) => {
                         ReachError::Unanswered { path, socket: place.socket() }
@@ -110,7 +129,7 @@ impl Service {
             Service::Opened(Opened { store, place, compute_units, .. }) => {
                 execute(OpenStore { store, place, compute_units, server: None }, request, caller)
             }
-            Service::Served(connection) => connection.call(&request, caller),
+            Service::Served(server) => server.call(&request, caller),
         }
     }
 

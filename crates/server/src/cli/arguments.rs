@@ -22,6 +22,8 @@ use crate::cli::scan_arguments::ScanArguments;
 use crate::cli::serve_arguments::ServeArguments;
 use crate::net::listen::Address;
 use crate::tools::item_lines::Format;
+#[cfg(feature = "flight")]
+use tapetum_flight::client::ServerAddress;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
@@ -249,9 +251,32 @@ pub struct PlaceArguments {
     /// A file or block device for the data, instead of a file in --data
     #[arg(long, value_name = "FILE|DEV", conflicts_with = "data")]
     pub drive: Option<PathBuf>,
+    /// A running server that is asked through its Flight door, in place of the one that has --data or --drive: grpc://HOST:PORT, or
+    /// grpc+unix://PATH. What changes keyspaces or sizes is not asked so
+    #[cfg(feature = "flight")]
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["data", "drive"])]
+    pub server: Option<ServerAddress>,
 }
 
 impl PlaceArguments {
+    /// Whether a server was given in place of a store.
+    pub fn is_remote(&self) -> bool {
+        #[cfg(feature = "flight")]
+        return self.server.is_some();
+        #[cfg(not(feature = "flight"))]
+        return false;
+    }
+
+    /// A store in a folder.
+    pub fn of_data(data: PathBuf) -> PlaceArguments {
+        PlaceArguments {
+            data,
+            drive: None,
+            #[cfg(feature = "flight")]
+            server: None,
+        }
+    }
+
     pub fn place(&self) -> Place {
         match &self.drive {
             Some(drive) => Place::Drive(drive.clone()),

@@ -14,7 +14,7 @@ use tapetum::{NewStore, Options, Place};
 
 #[cfg(feature = "images")]
 use super::pictures;
-use super::reach::Reached;
+use super::reach::{self, Reached, server_of};
 use super::{
     backups, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, promotion, queries,
     repair_arguments, serve,
@@ -42,7 +42,6 @@ use tapetum_service::reply::Reply;
 use tapetum_service::request::{ListWanted, Request};
 use tapetum_service::service::Access;
 use tapetum_service::size;
-use tapetum_service::socket::client::Connection;
 
 /// Memory for opening a store that is to grow: a large one needs a large index.
 const GROW_MEMORY_BYTES: u64 = 1 << 30;
@@ -220,6 +219,7 @@ fn run(command: Command) -> Outcome {
         Command::Resize(arguments) => resize(&arguments),
         Command::Check { store } => check(&store),
         Command::Repair(arguments) => {
+            reach::refuse_server(&arguments.store.place, "repair")?;
             check_memory(arguments.store.memory)?;
             repair_arguments::run(&arguments, &offline_options(&arguments.store))
         }
@@ -270,7 +270,7 @@ fn fill_keyspace<R>(
     fill: impl FnOnce(&mut ServiceSink<'_>) -> Result<R, String>,
 ) -> Result<R, Box<dyn Error>> {
     let KeyspaceTarget { store, keyspace } = target;
-    if options.create {
+    if options.create && !store.place.is_remote() {
         expect_store_of(&store.place(), keyspace)?;
     }
     let mut reached = Reached::new(store, &options, Access::Write)?;
@@ -395,7 +395,7 @@ fn resize_served(address: &Address, what: &str, bytes: u64) -> Outcome {
 /// Memory is a running server's.
 fn resize_memory(memory_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     let place = StoreArguments { place: arguments.place.clone(), memory: None }.place();
-    let Some(mut server) = Connection::open(&place.socket())? else {
+    let Some(mut server) = server_of(&arguments.place)? else {
         return Err(format!(
             "no server has {} open, and memory is what a running one may use: give --memory to `tapetum serve`",
             place.path().display()
@@ -408,7 +408,7 @@ fn resize_memory(memory_bytes: u64, arguments: &ResizeArguments) -> Outcome {
 
 fn grow(capacity_bytes: u64, arguments: &ResizeArguments) -> Outcome {
     let store = StoreArguments { place: arguments.place.clone(), memory: Some(GROW_MEMORY_BYTES) };
-    if let Some(mut server) = Connection::open(&store.place().socket())? {
+    if let Some(mut server) = server_of(&arguments.place)? {
         return Ok(server.gather(Request::Grow { capacity_bytes }).map(|_| ())?);
     }
     let grown = offline_options(&store).grow(&store.place(), capacity_bytes);
@@ -425,7 +425,7 @@ pub(super) fn check_memory(memory_bytes: Option<u64>) -> Result<(), String> {
 
 fn put(key: &str, value: &str, target: KeyspaceTarget<'_>, options: Options) -> Outcome {
     let value = if value == "-" { read_input()? } else { value.as_bytes().to_vec() };
-    if options.create {
+    if options.create && !target.store.place.is_remote() {
         expect_store_of(&target.store.place(), target.keyspace)?;
     }
     let mut reached = Reached::new(target.store, &options, Access::Write)?;

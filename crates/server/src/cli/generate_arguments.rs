@@ -60,7 +60,7 @@ pub struct IntoArguments {
 
 impl IntoArguments {
     pub fn store(&self) -> Option<StoreArguments> {
-        let place = PlaceArguments { data: self.into.clone()?, drive: None };
+        let place = PlaceArguments::of_data(self.into.clone()?);
         Some(StoreArguments { place, memory: self.memory })
     }
 

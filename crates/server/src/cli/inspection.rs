@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::commands::{KeyspaceTarget, Outcome, check_memory, offline_options, print, print_stats};
-use super::reach::Reached;
+use super::reach::{Reached, server_of};
 use crate::cli::arguments::StoreArguments;
 use crate::net::listen::Address;
 use crate::tools::inspect;
@@ -15,7 +15,6 @@ use tapetum_service::inspect_lines;
 use tapetum_service::opening::OpenError;
 use tapetum_service::reply::Reply;
 use tapetum_service::request::Request;
-use tapetum_service::socket::client::Connection;
 
 pub fn inspect_key(key: &str, json: bool, memcached: Option<&Address>, target: KeyspaceTarget<'_>) -> Outcome {
     let lines = match memcached {
@@ -68,7 +67,7 @@ pub fn inspect_all(
     let ask = || -> Result<tapetum::Inspection, Box<dyn Error>> {
         match memcached {
             Some(address) => Ok(inspect_lines::from_lines(&Remote::memcached(address).stats(b"inspect")?)?),
-            None => match Connection::open(&arguments.place().socket())? {
+            None => match server_of(&arguments.place)? {
                 Some(mut server) => {
                     let told = server.gather(Request::Inspect)?.into_iter().find_map(Reply::into_figures);
                     Ok(inspect_lines::from_lines(&told.unwrap_or_default())?)

@@ -12,10 +12,11 @@ use tapetum_service::caller::Gathering;
 use tapetum_service::opening;
 use tapetum_service::reply::{PromotedRow, Reply};
 use tapetum_service::request::Request;
-use tapetum_service::socket::client::Connection;
+use tapetum_service::service::Asked;
 use tapetum_service::{backups, duration};
 
 use super::commands::{Outcome, offline_options, print, tell};
+use super::reach::server_of;
 use crate::cli::arguments::StoreArguments;
 use crate::store::follower::{FollowError, Follower};
 
@@ -31,8 +32,8 @@ pub struct PromoteArguments {
 }
 
 pub fn run(arguments: &PromoteArguments) -> Outcome {
-    let promoted = match Connection::open(&arguments.store.place().socket())? {
-        Some(mut server) => of_server(&mut server, arguments.force)?,
+    let promoted = match server_of(&arguments.store.place)? {
+        Some(mut server) => of_server(&mut *server, arguments.force)?,
         None => of_closed(arguments)?,
     };
     tell(&lost(&promoted));
@@ -40,7 +41,7 @@ pub fn run(arguments: &PromoteArguments) -> Outcome {
     print(format!("generation {generation} began with backup {number}\n").as_bytes())
 }
 
-fn of_server(server: &mut Connection, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
+fn of_server(server: &mut dyn Asked, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
     let mut told = Gathering::default();
     server.call(&Request::Promote { force }, &mut told)?;
     match told.replies.pop() {

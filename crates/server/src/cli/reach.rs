@@ -7,10 +7,11 @@ use tapetum_kernels::scan::Format;
 use tapetum_service::caller::Caller;
 use tapetum_service::reply::{FormatRow, KeyspaceRow, Reply};
 use tapetum_service::request::Request;
-use tapetum_service::service::{Access, Service};
+use tapetum_service::service::{Access, Asked, Service};
+use tapetum_service::socket::client::Connection;
 
 use super::commands::{Outcome, check_memory, offline_options, tell};
-use crate::cli::arguments::StoreArguments;
+use crate::cli::arguments::{PlaceArguments, StoreArguments};
 use crate::tools::key_text::KeyText;
 
 /// See the [module](self).
@@ -18,6 +19,35 @@ pub struct Reached {
     pub service: Service,
     /// The freeze whose keyspaces are asked for, rather than those there are now.
     freeze: Option<u64>,
+}
+
+/// The server at `--server`, if one was given.
+pub fn remote_of(arguments: &PlaceArguments) -> Result<Option<Box<dyn Asked>>, Box<dyn Error>> {
+    #[cfg(feature = "flight")]
+    if let Some(address) = &arguments.server {
+        return Ok(Some(Box::new(tapetum_flight::client::FlightConnection::open(address)?)));
+    }
+    let _ = arguments;
+    Ok(None)
+}
+
+/// The server at `--server`, or the one that has the store open, if there is one.
+pub fn server_of(arguments: &PlaceArguments) -> Result<Option<Box<dyn Asked>>, Box<dyn Error>> {
+    if let Some(server) = remote_of(arguments)? {
+        return Ok(Some(server));
+    }
+    let connection = Connection::open(&arguments.place().socket())?;
+    Ok(connection.map(|connection| Box::new(connection) as Box<dyn Asked>))
+}
+
+/// An error, if a server was given to a command that asks none.
+pub fn refuse_server(arguments: &PlaceArguments, command: &str) -> Result<(), Box<dyn Error>> {
+    match arguments.is_remote() {
+        true => {
+            Err(format!("`tapetum {command}` opens the store itself: give --data or --drive, and no --server").into())
+        }
+        false => Ok(()),
+    }
 }
 
 /// How a keyspace's items are found and read.
@@ -35,7 +65,10 @@ impl Reached {
 
     pub fn new(arguments: &StoreArguments, options: &Options, access: Access) -> Result<Reached, Box<dyn Error>> {
         check_memory(arguments.memory)?;
-        let service = Service::reach(&arguments.place(), options, access)?;
+        let service = match remote_of(&arguments.place)? {
+            Some(server) => Service::Served(server),
+            None => Service::reach(&arguments.place(), options, access)?,
+        };
         if service.is_served() && !options.compute_units.is_empty() {
             tell(
                 "the running server computes with the threads that it was started with: it ignores --units and --compute-units",

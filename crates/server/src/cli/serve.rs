@@ -19,6 +19,8 @@ use tapetum_kernels::record;
 
 use crate::cli::serve_arguments::{BackupArguments, FullArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
+#[cfg(feature = "flight")]
+use crate::doors::flight::FlightServer;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::nbd::NbdOptions;
 use crate::doors::nbd::exports::Exports;
@@ -44,6 +46,7 @@ use tapetum_service::socket::listener::ServiceListener;
 use tapetum_service::{escapes, size};
 
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
+use super::reach::refuse_server;
 
 /// File descriptors besides the clients': store, listeners, logs, and for each worker those of its session and door.
 const OTHER_FILES: u64 = 256;
@@ -73,6 +76,7 @@ pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
 }
 
 fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) -> Outcome {
+    refuse_server(&arguments.store.place, "serve")?;
     check_memory(arguments.store.memory)?;
     arguments.check_memory_parts()?;
     let progress = Arc::new(WarmProgress::default());
@@ -90,6 +94,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     }
     // Check addresses before a store is made: an error must leave no empty store behind.
     let mut doors = Doors::bind(&server_options)?;
+    let flight = std::mem::take(&mut doors.flight);
     let lease = take_lease(&arguments.backups)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
@@ -116,6 +121,14 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
     let (ordering, orders) = channel();
     let service = start_service(server.served_store(&slot, follower.is_some().then_some(ordering)), &place, &options);
+    #[cfg(feature = "flight")]
+    let flight = FlightServer::start(
+        flight,
+        arguments.backlog,
+        Box::new(server.served_store(&slot, None)),
+        place.clone(),
+        options.compute_units.clone(),
+    )?;
     if arguments.is_without_list() {
         tracing::info!(
             "DRAM will not be warmed after a restart: there is no place for the list of hot keys beside a block device; give --hot-keys FILE"
@@ -136,6 +149,8 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     warn_of_memory(arguments.memory());
     warn_of_strangers(&server);
     say_addresses(&server, memcached_count, &place, service.as_ref());
+    #[cfg(feature = "flight")]
+    flight.addresses().for_each(|address| tracing::info!("and to Flight's clients at {}", shown(&address)));
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, care.pause())? {
@@ -145,6 +160,8 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     };
     service_manager::tell_stopping();
     tracing::info!("stopping after {signal}: answering the requests that have come, then closing the store");
+    #[cfg(feature = "flight")]
+    flight.stop();
     if let Some(service) = service {
         service.stop();
     }
@@ -323,6 +340,10 @@ fn server_options(
         ],
         memory_bytes: arguments.memory(),
         metrics: arguments.metrics.clone(),
+        #[cfg(feature = "flight")]
+        flight: arguments.flight.clone(),
+        #[cfg(not(feature = "flight"))]
+        flight: None,
         udp: arguments.udp(),
         hot_keys: progress,
         log,
@@ -504,6 +525,15 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
     }
     for address in server.metrics_addresses() {
         tracing::info!("figures for Prometheus at http://{address}/metrics");
+    }
+}
+
+/// As clients of Flight write an address.
+#[cfg(feature = "flight")]
+fn shown(address: &Address) -> String {
+    match address {
+        Address::Tcp(at) => format!("grpc://{at}"),
+        Address::Unix(path) => format!("grpc+unix://{}", path.display()),
     }
 }
 

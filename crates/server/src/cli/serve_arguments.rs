@@ -45,6 +45,11 @@ pub struct ServeArguments {
     /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
     pub metrics: Option<LoopbackAddress>,
+    /// Flight and Flight SQL over gRPC, for queries, items and rows of programs in any language: HOST:PORT on loopback, a port there, or
+    /// unix:PATH
+    #[cfg(feature = "flight")]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::flight::ADDRESS_DEFAULT)]
+    pub flight: Option<Address>,
     #[command(flatten)]
     udp: UdpArguments,
     /// Worker threads [default: one a core]

@@ -11,6 +11,8 @@
 pub mod connection;
 pub mod context;
 pub mod door;
+#[cfg(feature = "flight")]
+pub mod flight;
 pub mod memcached;
 pub mod metrics;
 pub mod nbd;
@@ -38,6 +40,7 @@ pub struct Doors {
     pub nbd: Vec<Listener>,
     pub nbd_options: Option<NbdOptions>,
     pub metrics: Vec<Listener>,
+    pub flight: Vec<Listener>,
     pub udp: Option<UdpDoors>,
 }
 
@@ -81,6 +84,12 @@ impl fmt::Display for DoorError {
                     "give {option} a port from 1024 on, or the server the right to low ones (CAP_NET_BIND_SERVICE)"
                 )
             }
+            (io::ErrorKind::Unsupported, None) => {
+                write!(
+                    f,
+                    "other machines reach it, and there are no users and no encryption yet: give {option} 127.0.0.1:PORT or unix:PATH"
+                )
+            }
             (io::ErrorKind::AlreadyExists, _) => write!(f, "move it, or give another {option} ADDR"),
             // Only names are looked up, and the lookup's own errors say why.
             (_, None) => write!(f, "give {option} a name that this machine can look up, or an IP address"),
@@ -110,7 +119,11 @@ impl Doors {
             Ok(UdpDoors { terminal, sockets })
         });
         let (metrics, udp) = (metrics.transpose()?.unwrap_or_default(), udp.transpose()?);
-        Ok(Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, udp })
+        let flight = options.flight.as_ref().map(|address| bind("--flight", address)).transpose()?.unwrap_or_default();
+        if let Some(open) = flight.iter().find(|listener| listener.is_open_to_others()) {
+            return Err(DoorError::new("--flight", open.address(), io::ErrorKind::Unsupported.into()));
+        }
+        Ok(Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, flight, udp })
     }
 
     /// Sets the options of each address, by index.

@@ -20,6 +20,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// The address of Prometheus' figures, if they are served.
     pub metrics: Option<LoopbackAddress>,
+    /// The address of Flight's clients, if they are served.
+    pub flight: Option<Address>,
     /// The address for requests in datagrams, if they are allowed.
     pub udp: Option<UdpOptions>,
     /// Progress of warming DRAM, for the figures.
@@ -39,6 +41,7 @@ impl Options {
             settings: Vec::new(),
             memory_bytes: 0,
             metrics: None,
+            flight: None,
             udp: None,
             hot_keys: Arc::default(),
             log: LogLosses::default(),

@@ -134,6 +134,11 @@ impl Listener {
         }
     }
 
+    /// Whether other machines can reach it.
+    pub fn is_open_to_others(&self) -> bool {
+        matches!(self, Listener::Tcp(_, at) if !at.ip().is_loopback())
+    }
+
     /// Lets clients in. `backlog` of them may wait to be accepted.
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);

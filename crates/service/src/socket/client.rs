@@ -14,12 +14,12 @@ use super::frame::{
     self, ANSWER_BYTES_MAX, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION,
     REQUEST_BYTES_MAX,
 };
+use super::framing::{AnswerReader, FrameError, Told};
 use super::path::SocketPath;
-use super::rows::RowReader;
 use crate::caller::{Caller, CallerLeft, Gathering};
 use crate::failure::{Failure, FailureKind};
-use crate::reply::Reply;
 use crate::request::{Request, Role};
+use crate::service::Asked;
 use crate::size;
 
 /// How often it looks whether its caller has left.
@@ -74,61 +74,6 @@ impl Connection {
         Err(Failure::new(FailureKind::OtherVersion, told))
     }
 
-    /// Asks, and hands the answer on to the caller. After a failure that is [`FailureKind::Cancelled`] or [`FailureKind::Unavailable`] the
-    /// connection may be of no more use.
-    ///
-    /// # Errors
-    /// The server's, or of the connection.
-    pub fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        let (role, _) = request.needs();
-        let frame = frame::framed_data(FrameKind::Request, request).map_err(|error| self.broken(&error, role))?;
-        if frame.len() > REQUEST_BYTES_MAX {
-            let (has, most) = (size::grouped(frame.len() as u64), Size(VALUE_BYTES_MAX as u64));
-            return Err(Failure::bad(format!(
-                "the request has {has} bytes, and no store takes values of more than {most}: split it"
-            )));
-        }
-        // As in a greeting.
-        let _ = self.stream.write_all(&frame);
-        let (mut rows, mut body) = (RowReader::default(), Vec::new());
-        loop {
-            let mut head = [0; HEAD_BYTES];
-            self.fill(&mut head, caller, role)?;
-            let head = FrameHead::parse(head, ANSWER_BYTES_MAX).map_err(|why| self.nonsense(&why))?;
-            body.resize(head.body_bytes, 0);
-            self.fill(&mut body, caller, role)?;
-            match head.kind {
-                FrameKind::Reply => {
-                    let reply = postcard::from_bytes(&body).map_err(|error| self.nonsense(&error.to_string()))?;
-                    caller.take(in_order(reply))?;
-                }
-                FrameKind::Rows => {
-                    let read = rows.read(std::mem::take(&mut body), &mut |values| caller.row(values));
-                    read.map_err(|error| self.nonsense(&error.to_string()))?;
-                    if caller.has_left() {
-                        return Err(CallerLeft.into());
-                    }
-                }
-                FrameKind::Done => return Ok(()),
-                FrameKind::Failed => {
-                    let failure = postcard::from_bytes(&body).map_err(|error| self.nonsense(&error.to_string()))?;
-                    return Err(failure);
-                }
-                FrameKind::Request => return Err(self.nonsense("a request from a server")),
-            }
-        }
-    }
-
-    /// Asks for what is told in few replies.
-    ///
-    /// # Errors
-    /// As [`Connection::call`].
-    pub fn gather(&mut self, request: Request) -> Result<Vec<Reply>, Failure> {
-        let mut gathering = Gathering::default();
-        self.call(&request, &mut gathering)?;
-        Ok(gathering.replies)
-    }
-
     /// Reads until `buffer` is full, or the caller leaves.
     fn fill(&mut self, buffer: &mut [u8], caller: &mut dyn Caller, role: Role) -> Result<(), Failure> {
         let mut filled = 0;
@@ -164,13 +109,32 @@ impl Connection {
     }
 }
 
-/// Rows come with their columns in order.
-fn in_order(reply: Reply) -> Reply {
-    match reply {
-        Reply::Columns(mut columns) => {
-            columns.iter_mut().enumerate().for_each(|(place, column)| column.place = place);
-            Reply::Columns(columns)
+/// After a failure that is [`FailureKind::Cancelled`] or [`FailureKind::Unavailable`] the connection may be of no more use.
+impl Asked for Connection {
+    fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure> {
+        let (role, _) = request.needs();
+        let frame = frame::framed_data(FrameKind::Request, request).map_err(|error| self.broken(&error, role))?;
+        if frame.len() > REQUEST_BYTES_MAX {
+            let (has, most) = (size::grouped(frame.len() as u64), Size(VALUE_BYTES_MAX as u64));
+            return Err(Failure::bad(format!(
+                "the request has {has} bytes, and no store takes values of more than {most}: split it"
+            )));
         }
-        reply => reply,
+        // As in a greeting.
+        let _ = self.stream.write_all(&frame);
+        let (mut answer, mut body) = (AnswerReader::default(), Vec::new());
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            self.fill(&mut head, caller, role)?;
+            let head = FrameHead::parse(head, ANSWER_BYTES_MAX).map_err(|why| self.nonsense(&why))?;
+            body.resize(head.body_bytes, 0);
+            self.fill(&mut body, caller, role)?;
+            match answer.take(head.kind, &mut body, caller) {
+                Ok(Told::More) => {}
+                Ok(Told::Done) => return Ok(()),
+                Err(FrameError::Failed(failure)) => return Err(failure),
+                Err(FrameError::Nonsense(why)) => return Err(self.nonsense(&why)),
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod frame;
+pub mod framing;
 pub mod listener;
 mod path;
 mod rows;

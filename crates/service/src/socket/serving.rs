@@ -14,15 +14,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tapetum_kernels::scan::Scalar;
 
 use super::frame::{
-    self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX, finish,
-    framed_data, framed_data_in,
+    self, FrameHead, FrameKind, GREETING_BYTES, GreetingHead, HEAD_BYTES, PROTOCOL_VERSION, REQUEST_BYTES_MAX,
+    framed_data,
 };
+use super::framing::{FrameCaller, FrameOut};
 use super::listener::{CLIENTS_MAX, ListenerShared};
-use super::rows::RowWriter;
-use crate::caller::{Caller, CallerLeft};
+use crate::caller::Caller;
 use crate::execute::{OpenStore, execute};
 use crate::failure::{Failure, FailureKind};
 use crate::reply::Reply;
@@ -32,8 +31,6 @@ use crate::request::Request;
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// What each client may hold besides, so that small requests go on when there is no memory.
 const FREE_BYTES: usize = 16 << 10;
-/// A buffer is kept for the next part of an answer, unless it has more than this.
-const BUFFER_BYTES_MAX: usize = 1 << 20;
 /// After this time a client that does nothing is let go, if others wait for the memory that it holds.
 const STALLED: Duration = Duration::from_secs(10);
 /// How often it looks whether there is memory again.
@@ -67,19 +64,19 @@ fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> 
     }
     stream.set_read_timeout(None)?;
     while let Some(head) = next_head(stream)? {
-        let mut caller = SocketCaller::new(stream, shared, number);
+        let mut caller = FrameCaller::new(ClientStream::new(stream, shared, number));
+        let mut is_understood = false;
         let done = match FrameHead::parse(head, REQUEST_BYTES_MAX) {
             Ok(FrameHead { kind: FrameKind::Request, body_bytes }) => {
-                let body = caller.read_body(body_bytes)?;
-                done(&body, shared, &mut caller)
+                let body = caller.out.read_body(body_bytes)?;
+                done(&body, shared, &mut caller, &mut is_understood)
             }
             Ok(_) => Err(Failure::bad("clients send requests alone, and this frame is of another kind")),
             Err(why) => Err(Failure::bad(why)),
         };
         // What comes behind a frame that makes no sense makes none either.
-        let is_nonsense =
-            matches!(&done, Err(failure) if failure.kind == FailureKind::BadRequest && !caller.is_understood);
-        if caller.is_broken {
+        let is_nonsense = matches!(&done, Err(failure) if failure.kind == FailureKind::BadRequest && !is_understood);
+        if caller.out.is_broken {
             return Ok(());
         }
         let end = match done {
@@ -91,7 +88,7 @@ fn serve_requests(stream: &UnixStream, shared: &ListenerShared, number: u64) -> 
             Ok(()) => framed_data(FrameKind::Done, &()),
             Err(failure) => framed_data(FrameKind::Failed, &failure),
         };
-        caller.write(&end?)?;
+        caller.out.write(&end?)?;
         if is_nonsense {
             return Ok(());
         }
@@ -123,10 +120,15 @@ fn next_head(mut stream: &UnixStream) -> io::Result<Option<[u8; HEAD_BYTES]>> {
     }
 }
 
-fn done(body: &[u8], shared: &ListenerShared, caller: &mut SocketCaller<'_>) -> Result<(), Failure> {
+fn done(
+    body: &[u8],
+    shared: &ListenerShared,
+    caller: &mut FrameCaller<ClientStream<'_>>,
+    is_understood: &mut bool,
+) -> Result<(), Failure> {
     let request: Request = postcard::from_bytes(body)
         .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))?;
-    caller.is_understood = true;
+    *is_understood = true;
     if let Request::Promote { force } = request {
         return Ok(caller.take(Reply::Promoted(shared.source.promote(force)?))?);
     }
@@ -150,39 +152,20 @@ fn charged(bytes: usize) -> usize {
     if bytes <= FREE_BYTES { 0 } else { bytes }
 }
 
-/// A client that waits for an answer.
-struct SocketCaller<'a> {
+/// A client's stream, to which an answer goes.
+struct ClientStream<'a> {
     stream: &'a UnixStream,
     shared: &'a ListenerShared,
     number: u64,
     /// Bytes of the server's memory that it has taken.
     held_bytes: usize,
-    rows: Option<RowWriter>,
-    /// The buffer of the last frame, used again for the next one.
-    buffer: Vec<u8>,
-    /// When it was last looked for.
-    looked: Instant,
-    has_left: bool,
     /// A frame was not written to its end: nothing that follows would be understood.
     is_broken: bool,
-    /// Whether what it asked was a request.
-    is_understood: bool,
 }
 
-impl<'a> SocketCaller<'a> {
-    fn new(stream: &'a UnixStream, shared: &'a ListenerShared, number: u64) -> SocketCaller<'a> {
-        SocketCaller {
-            stream,
-            shared,
-            number,
-            held_bytes: 0,
-            rows: None,
-            buffer: Vec::new(),
-            looked: Instant::now(),
-            has_left: false,
-            is_broken: false,
-            is_understood: false,
-        }
+impl<'a> ClientStream<'a> {
+    fn new(stream: &'a UnixStream, shared: &'a ListenerShared, number: u64) -> ClientStream<'a> {
+        ClientStream { stream, shared, number, held_bytes: 0, is_broken: false }
     }
 
     /// Waits until the server has so much memory for it.
@@ -283,30 +266,6 @@ impl<'a> SocketCaller<'a> {
         Ok(())
     }
 
-    fn send(&mut self, frame: io::Result<Vec<u8>>) -> Result<(), CallerLeft> {
-        let sent = frame.and_then(|frame| {
-            let written = self.write(&frame);
-            // A large one is one value's, most likely.
-            if frame.capacity() <= BUFFER_BYTES_MAX {
-                self.buffer = frame;
-            }
-            written
-        });
-        self.has_left |= sent.is_err();
-        sent.map_err(|_| CallerLeft)
-    }
-
-    fn send_rows(&mut self, part: Vec<u8>) -> Result<(), CallerLeft> {
-        if part.len() <= HEAD_BYTES { Ok(()) } else { self.send(finish(FrameKind::Rows, part)) }
-    }
-
-    /// Sends what is left of the rows.
-    fn finish_rows(&mut self) -> Result<(), CallerLeft> {
-        let Some(rows) = self.rows.take() else { return Ok(()) };
-        let last = rows.finish().map_err(|_| CallerLeft)?;
-        self.send_rows(last)
-    }
-
     fn looks_gone(&self) -> bool {
         let mut polled = [PollFd::new(self.stream, PollFlags::RDHUP)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -315,41 +274,18 @@ impl<'a> SocketCaller<'a> {
     }
 }
 
-impl Drop for SocketCaller<'_> {
+impl Drop for ClientStream<'_> {
     fn drop(&mut self) {
         self.give_memory(self.held_bytes);
     }
 }
 
-impl Caller for SocketCaller<'_> {
-    fn take(&mut self, reply: Reply) -> Result<(), CallerLeft> {
-        if let Reply::Columns(columns) = &reply {
-            self.rows = Some(RowWriter::new(columns).map_err(|_| CallerLeft)?);
-        } else {
-            self.finish_rows()?;
-        }
-        let buffer = std::mem::take(&mut self.buffer);
-        self.send(framed_data_in(buffer, FrameKind::Reply, &reply))
+impl FrameOut for ClientStream<'_> {
+    fn send(&mut self, frame: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        (self.write(&frame), frame)
     }
 
-    fn row(&mut self, values: &[Option<Scalar<'_>>]) {
-        if self.has_left {
-            return;
-        }
-        let Some(rows) = &mut self.rows else { unreachable!("rows come behind their columns") };
-        match rows.push(values) {
-            Ok(None) => {}
-            // What could not be sent is noticed by whoever asks whether it has left.
-            Ok(Some(part)) => drop(self.send_rows(part)),
-            Err(_) => self.has_left = true,
-        }
-    }
-
-    fn has_left(&mut self) -> bool {
-        if !self.has_left && self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
-            self.has_left = self.looks_gone();
-        }
-        self.has_left
+    fn looks_gone(&self) -> bool {
+        ClientStream::looks_gone(self)
     }
 }

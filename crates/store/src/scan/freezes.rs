@@ -129,6 +129,11 @@ impl Store {
         self.freezes_list().renew(id, self.drive().env().now_us(), lasts)
     }
 
+    /// The last stamp that was given. If it is the id of a freeze, nothing was written since.
+    pub fn stamp_given(&self) -> u64 {
+        self.hashed().base.log.stamp_given()
+    }
+
     /// Ends a freeze.
     ///
     /// # Errors

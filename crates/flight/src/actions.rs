@@ -1,0 +1,278 @@
+//! Actions: requests that are answered whole. Those of `tapetum.request` are any request, as frames; the others are for programs of any language,
+//! with JSON in their bodies.
+//!
+//! Threads: any.
+
+use std::io;
+use std::sync::Arc;
+
+use arrow_flight::{Action, ActionType};
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tapetum_service::failure::{Failure, FailureKind};
+use tapetum_service::reply::{FreezeRow, ItemRow, KeyspaceRow, Reply};
+use tapetum_service::request::{Freeze, Request};
+use tapetum_service::socket::frame::{FrameKind, PROTOCOL_VERSION, REQUEST_BYTES_MAX, framed_data};
+use tapetum_service::socket::framing::{FrameCaller, FrameOut};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, Sender};
+use tonic::Status;
+
+use crate::answering::{Charge, DoorShared};
+use crate::command::Bytes;
+
+/// Any request, as frames: for `tapetum --server`.
+pub const REQUEST: &str = "tapetum.request";
+/// Bytes before the request: the version of the frames.
+pub const VERSION_BYTES: usize = 2;
+/// The most keys of one action.
+const KEYS_MAX: usize = 10_000;
+/// Frames that wait for the client.
+const FRAMES_WAITING: usize = 2;
+
+pub type ResultStream = BoxStream<'static, Result<arrow_flight::Result, Status>>;
+
+/// The actions there are, and what is in their bodies.
+pub fn types() -> Vec<ActionType> {
+    [
+        (REQUEST, "a request of the command line of this version, as frames"),
+        ("tapetum.keyspaces", r#"{"name": TEXT or null, "freeze": ID or null} → a list of keyspaces"#),
+        ("tapetum.get", r#"{"keyspace": TEXT, "keys": [BASE64, …]} → a result for each: 0, or 1 and the value"#),
+        ("tapetum.delete", r#"{"keyspace": TEXT, "keys": [BASE64, …]} → {"deleted": N}"#),
+        ("tapetum.freeze", r#"{"owner": TEXT, "seconds": NUMBER, "flash_bytes": N or null} → a freeze"#),
+        ("tapetum.freezes", "{} → a list of freezes"),
+        ("tapetum.renew_freeze", r#"{"id": ID, "seconds": NUMBER} → a freeze"#),
+        ("tapetum.release_freeze", r#"{"id": ID} → {}"#),
+        ("tapetum.stats", "{} → figures"),
+    ]
+    .into_iter()
+    .map(|(name, description)| ActionType { r#type: name.into(), description: description.into() })
+    .collect()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyspacesBody {
+    name: Option<String>,
+    freeze: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeysBody {
+    keyspace: String,
+    keys: Vec<Bytes>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FreezeBody {
+    owner: String,
+    seconds: f64,
+    flash_bytes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RenewBody {
+    id: u64,
+    seconds: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IdBody {
+    id: u64,
+}
+
+/// Answers an action that is this door's own.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub async fn answer(shared: &Arc<DoorShared>, action: Action) -> Result<ResultStream, Status> {
+    if action.r#type == REQUEST {
+        return Ok(frames(shared, action.body.to_vec()));
+    }
+    let bodies = shared.on_thread(move |shared| answered(shared, &action)).await?;
+    let results = bodies.into_iter().map(|body| Ok(arrow_flight::Result { body: body.into() }));
+    Ok(stream::iter(results.collect::<Vec<_>>()).boxed())
+}
+
+fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failure> {
+    let body = &action.body[..];
+    let one = |value: Value| Ok(vec![value.to_string().into_bytes()]);
+    match &*action.r#type {
+        "tapetum.keyspaces" => {
+            let KeyspacesBody { name, freeze } = parsed(body)?;
+            let told = shared.gather(Request::Keyspaces { name, freeze })?;
+            let rows =
+                told.iter().filter_map(|reply| if let Reply::Keyspaces(rows) = reply { Some(rows) } else { None });
+            one(rows.flatten().map(keyspace).collect())
+        }
+        "tapetum.get" => {
+            let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
+            keys.into_iter().map(|Bytes(key)| get(shared, &keyspace, key)).collect()
+        }
+        "tapetum.delete" => {
+            let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
+            let mut deleted = 0;
+            for Bytes(key) in keys {
+                let told = shared.gather(Request::Delete { keyspace: keyspace.clone(), key })?;
+                deleted +=
+                    told.iter().map(|reply| if let Reply::Count(count) = reply { *count } else { 0 }).sum::<u64>();
+            }
+            one(json!({ "deleted": deleted }))
+        }
+        "tapetum.freeze" => {
+            let FreezeBody { owner, seconds, flash_bytes } = parsed(body)?;
+            let asked = Freeze { owner, lasts_ms: millis(seconds)?, flash_bytes_max: flash_bytes };
+            one(first_freeze(shared.gather(Request::Freeze(asked))?))
+        }
+        "tapetum.freezes" => one(freezes(&shared.gather(Request::Freezes)?)),
+        "tapetum.renew_freeze" => {
+            let RenewBody { id, seconds } = parsed(body)?;
+            one(first_freeze(shared.gather(Request::RenewFreeze { id, lasts_ms: millis(seconds)? })?))
+        }
+        "tapetum.release_freeze" => {
+            let IdBody { id } = parsed(body)?;
+            shared.gather(Request::ReleaseFreeze { id })?;
+            one(json!({}))
+        }
+        "tapetum.stats" => {
+            let figures = shared.gather(Request::Figures)?.into_iter().filter_map(Reply::into_figures).flatten();
+            one(Value::Object(figures.map(|(name, text)| (name, text.into())).collect()))
+        }
+        other => {
+            let names: Vec<String> = types().into_iter().map(|action| action.r#type).collect();
+            Err(Failure::bad(format!("there is no action {other:?}: there are {}", names.join(", "))))
+        }
+    }
+}
+
+fn parsed<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Failure> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body).map_err(|error| Failure::bad(format!("the action's body makes no sense: {error}")))
+}
+
+fn of_few_keys(body: KeysBody) -> Result<KeysBody, Failure> {
+    match body.keys.len() {
+        ..=KEYS_MAX => Ok(body),
+        keys => Err(Failure::bad(format!("{keys} keys are too many for one action: give {KEYS_MAX} at most"))),
+    }
+}
+
+fn millis(seconds: f64) -> Result<u64, Failure> {
+    let is_time = seconds.is_finite() && seconds >= 0.0;
+    // A longer time than a freeze may last is refused where freezes are made.
+    if is_time { Ok((seconds * 1000.0) as u64) } else { Err(Failure::bad("seconds are 0 or more")) }
+}
+
+fn get(shared: &DoorShared, keyspace: &str, key: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let told = shared.gather(Request::Get { keyspace: keyspace.into(), key })?;
+    let item = told.into_iter().find_map(|reply| if let Reply::Items(mut items) = reply { items.pop() } else { None });
+    Ok(match item {
+        None => vec![0],
+        Some(ItemRow { value, .. }) => [&[1][..], &value].concat(),
+    })
+}
+
+fn keyspace(row: &KeyspaceRow) -> Value {
+    json!({
+        "name": row.name,
+        "is_ordered": row.is_ordered,
+        "items": row.items,
+        "format": row.format,
+        "block_device_bytes": row.block_device.map(|device| device.size_bytes),
+    })
+}
+
+fn freezes(told: &[Reply]) -> Value {
+    let rows = told.iter().filter_map(|reply| if let Reply::Freezes(rows) = reply { Some(rows) } else { None });
+    rows.flatten().map(freeze).collect()
+}
+
+fn first_freeze(told: Vec<Reply>) -> Value {
+    match freezes(&told) {
+        Value::Array(mut rows) if !rows.is_empty() => rows.swap_remove(0),
+        _ => Value::Null,
+    }
+}
+
+fn freeze(row: &FreezeRow) -> Value {
+    json!({
+        "id": row.id,
+        "owner": row.owner,
+        "moment_unix_ms": row.moment_unix_ms,
+        "age_us": row.age_us,
+        "left_us": row.left_us,
+        "keyspaces": row.keyspaces,
+        "flash_bytes": row.flash_bytes,
+        "memory_bytes": row.memory_bytes,
+    })
+}
+
+/// A request as the socket takes it, answered with frames.
+fn frames(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
+    let (out, mut frames) = mpsc::channel(FRAMES_WAITING);
+    let (shared, handle) = (Arc::clone(shared), Handle::current());
+    tokio::spawn(async move {
+        // Failures come as frames.
+        let _ = Arc::clone(&shared)
+            .on_thread(move |_| {
+                let mut caller = FrameCaller::new(FrameStream { shared: &shared, handle, out });
+                let done = request_of(&body).and_then(|request| shared.execute(request, &mut caller));
+                let end = match done.and_then(|()| Ok(caller.finish_rows()?)) {
+                    Ok(()) => framed_data(FrameKind::Done, &()),
+                    Err(failure) => framed_data(FrameKind::Failed, &failure),
+                };
+                if let Ok(end) = end {
+                    let _ = caller.out.send(end);
+                }
+                Ok(())
+            })
+            .await;
+    });
+    let frames = stream::poll_fn(move |context| frames.poll_recv(context));
+    frames.map(|(frame, _charge)| Ok(arrow_flight::Result { body: frame.into() })).boxed()
+}
+
+fn request_of(body: &[u8]) -> Result<Request, Failure> {
+    let (version, request) = body.split_first_chunk::<VERSION_BYTES>().unwrap_or((&[0; VERSION_BYTES], &[]));
+    let version = u16::from_le_bytes(*version);
+    if version != PROTOCOL_VERSION {
+        let own = env!("CARGO_PKG_VERSION");
+        return Err(Failure::new(
+            FailureKind::OtherVersion,
+            format!(
+                "the running server is tapetum {own} (protocol {PROTOCOL_VERSION}), and the request is of protocol {version}: use the server's own"
+            ),
+        ));
+    }
+    if request.len() > REQUEST_BYTES_MAX {
+        return Err(Failure::bad(format!("a request has at most {REQUEST_BYTES_MAX} bytes")));
+    }
+    postcard::from_bytes(request)
+        .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))
+}
+
+/// The way of frames to a client.
+struct FrameStream<'a> {
+    shared: &'a Arc<DoorShared>,
+    handle: Handle,
+    out: Sender<(Vec<u8>, Option<Charge>)>,
+}
+
+impl FrameOut for FrameStream<'_> {
+    fn send(&mut self, frame: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        let Ok(charge) = self.shared.charge(frame.len(), || !self.looks_gone()) else { return (Err(gone()), frame) };
+        let sent = self.shared.hand_over(&self.handle, &self.out, (frame, charge));
+        (sent.map_err(|_| gone()), Vec::new())
+    }
+
+    fn looks_gone(&self) -> bool {
+        self.out.is_closed() || self.shared.is_ending()
+    }
+}

@@ -1,0 +1,143 @@
+//! The door as a whole: its threads, its sockets, and its end.
+//!
+//! Threads: [`FlightDoor::start`] and [`FlightDoor::stop`] are one's; two threads move bytes, and answers have their own.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use futures::stream;
+use rustix::rand::{GetRandomFlags, getrandom};
+use tapetum::Place;
+use tapetum_service::serving_store::ServingStore;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::answering::{ANSWERS_MAX, DoorShared};
+use crate::moments::Moments;
+use crate::service::Calls;
+use crate::ticket::TicketOffice;
+
+/// Threads that move bytes.
+const THREADS: usize = 2;
+/// A message is not longer: clients refuse longer ones as well. A value of 16 MiB has room in none, and goes over the socket or memcached.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a request that may be on their way before they are read.
+const WINDOW_BYTES: u32 = 4 << 20;
+/// A client that says nothing is asked whether it is there, and let go if it is not.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long calls under way may take when the server stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A socket that listens.
+pub enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// See the [module](self).
+pub struct FlightDoor {
+    shared: Arc<DoorShared>,
+    runtime: Runtime,
+    stop: watch::Sender<bool>,
+    serving: Vec<JoinHandle<()>>,
+}
+
+impl FlightDoor {
+    /// Answers whoever connects.
+    ///
+    /// # Errors
+    /// If the system refuses threads, random bytes or the sockets.
+    pub fn start(
+        listening: Vec<Listening>,
+        source: Box<dyn ServingStore>,
+        place: Place,
+        compute_units: Vec<(String, u16)>,
+    ) -> io::Result<FlightDoor> {
+        let mut random = [0; 24];
+        getrandom(&mut random, GetRandomFlags::empty())?;
+        let (key, first) = random.split_at(16);
+        let key = key.try_into().map_err(io::Error::other)?;
+        let first = u64::from_le_bytes(first.try_into().map_err(io::Error::other)?);
+        let (office, moments) = (TicketOffice::new(key), Arc::new(Moments::new(first)));
+        let shared = Arc::new(DoorShared::new(source, place, compute_units, office, moments));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .max_blocking_threads(ANSWERS_MAX)
+            .thread_name("flight")
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (stop, stopped) = watch::channel(false);
+        let mut serving = Vec::new();
+        for listening in listening {
+            serving.push(serve(&runtime, listening, &shared, stopped.clone())?);
+        }
+        Ok(FlightDoor { shared, runtime, stop, serving })
+    }
+
+    /// Lets everybody go, and waits until nothing holds the store; not for long.
+    pub fn stop(self) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        // Nobody hears it who has ended already.
+        let _ = self.stop.send(true);
+        self.runtime.block_on(async {
+            for serving in self.serving {
+                let _ = tokio::time::timeout(STOP_PATIENCE, serving).await;
+            }
+        });
+        self.runtime.shutdown_timeout(STOP_PATIENCE);
+    }
+}
+
+fn serve(
+    runtime: &Runtime,
+    listening: Listening,
+    shared: &Arc<DoorShared>,
+    mut stopped: watch::Receiver<bool>,
+) -> io::Result<JoinHandle<()>> {
+    let calls = FlightServiceServer::new(Calls { shared: Arc::clone(shared) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(usize::MAX);
+    let router = Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
+        .add_service(calls);
+    let end = async move {
+        // An error: the door is gone.
+        let _ = stopped.wait_for(|is_stopping| *is_stopping).await;
+    };
+    // Sockets are made known to the runtime.
+    let _runtime = runtime.enter();
+    Ok(match listening {
+        Listening::Tcp(listener) => {
+            listener.set_nonblocking(true)?;
+            let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
+            runtime.spawn(async move { told(router.serve_with_incoming_shutdown(incoming, end).await) })
+        }
+        Listening::Unix(listener) => {
+            listener.set_nonblocking(true)?;
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            let incoming = stream::unfold(listener, |listener| async {
+                let accepted = listener.accept().await.map(|(stream, _)| stream);
+                Some((accepted, listener))
+            });
+            runtime.spawn(async move { told(router.serve_with_incoming_shutdown(incoming, end).await) })
+        }
+    })
+}
+
+fn told(served: Result<(), tonic::transport::Error>) {
+    if let Err(error) = served {
+        tracing::error!("nobody is answered over Flight any more: {error}; restart the server to have it again");
+    }
+}

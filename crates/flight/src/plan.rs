@@ -1,0 +1,212 @@
+//! Plans: a descriptor's command as work, and the schema of its rows.
+//!
+//! Threads: any; a plan reads what the store says of a keyspace.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use tapetum::OwnedScalar;
+use tapetum::query::{SelectStatement, Statement, StatementWords};
+use tapetum_kernels::scan::ScalarType;
+use tapetum_service::failure::Failure;
+use tapetum_service::reply::{FormatRow, Reply};
+use tapetum_service::request::{ListWanted, Query, QueryWords, Range, Request, ScanWanted, Side};
+
+use crate::answering::{DoorShared, item_schema, row_schema};
+use crate::command::{Bytes, Command, ItemsCommand, QueryCommand};
+use crate::ticket::Work;
+
+pub const CATALOG: &str = "tapetum";
+pub const SCHEMA: &str = "main";
+/// Of a keyspace whose records have no format: its items as they are.
+const PLAIN_FORMAT: &str = "key: key bytes; value: value bytes";
+
+/// What is to be done for a client.
+#[derive(Debug)]
+pub struct Plan {
+    pub schema: SchemaRef,
+    pub work: Work,
+}
+
+impl Plan {
+    /// The plan of a command in JSON.
+    pub fn of_command(shared: &DoorShared, command: Command) -> Result<Plan, Failure> {
+        match command {
+            Command::Query(asked) => Plan::of_query(shared, asked),
+            Command::Items(asked) => Plan::of_items(shared, asked),
+            Command::Put(_) => Err(Failure::bad("items are put with DoPut, and this asks for rows")),
+        }
+    }
+
+    fn of_query(shared: &DoorShared, asked: QueryCommand) -> Result<Plan, Failure> {
+        let fields = match &asked.fields {
+            Some(fields) => fields.clone(),
+            None => fields_of(shared, &asked.keyspace, asked.freeze)?,
+        };
+        Plan::of_words(asked.query(fields))
+    }
+
+    /// The plan of a statement whose parameters have values.
+    pub fn of_statement(shared: &DoorShared, sql: &str, values: &[Option<OwnedScalar>]) -> Result<Plan, Failure> {
+        match parse(sql)? {
+            Statement::Select(select) => {
+                let words = select.bind(values).map_err(|error| Failure::bad(error.to_string()))?;
+                Plan::of_select(shared, &select, words)
+            }
+            Statement::Constants(columns) => {
+                Ok(Plan { schema: constant_schema(&columns), work: Work::Constants(sql.into()) })
+            }
+        }
+    }
+
+    /// The plan of a statement for its schema alone: its parameters have no values yet.
+    pub fn of_unbound(shared: &DoorShared, sql: &str) -> Result<(Plan, usize), Failure> {
+        match parse(sql)? {
+            Statement::Select(select) => {
+                Ok((Plan::of_select(shared, &select, select.unbound_words())?, select.parameters))
+            }
+            Statement::Constants(_) => Ok((Plan::of_statement(shared, sql, &[])?, 0)),
+        }
+    }
+
+    fn of_select(shared: &DoorShared, select: &SelectStatement, words: StatementWords) -> Result<Plan, Failure> {
+        check_qualifier(select)?;
+        let fields = fields_of(shared, &select.keyspace, None)?;
+        let StatementWords { condition, select: selected, group_by, having, order_by, limit } = words;
+        Plan::of_words(Query {
+            keyspace: select.keyspace.clone(),
+            freeze: None,
+            words: QueryWords {
+                fields,
+                condition,
+                select: selected,
+                group_by,
+                having,
+                order_by,
+                limit,
+                skips_misfits: false,
+            },
+            range: Range::default(),
+            side: Side::Drive,
+            application: None,
+        })
+    }
+
+    fn of_words(query: Query) -> Result<Plan, Failure> {
+        let compiled = query.words.compile()?;
+        Ok(Plan {
+            schema: row_schema(&compiled.columns),
+            work: Work::Request { request: Request::Query(query), rows_max: None },
+        })
+    }
+
+    fn of_items(shared: &DoorShared, asked: ItemsCommand) -> Result<Plan, Failure> {
+        let ItemsCommand { keyspace, freeze, prefix, limit, range } = asked;
+        let range = range.range();
+        let request = match (prefix, range == Range::default()) {
+            (None, false) => Request::Scan { keyspace, freeze, range, limit, wanted: ScanWanted::Items },
+            (Some(_), false) => return Err(Failure::bad("give a prefix or a range, not both")),
+            (prefix, true) => {
+                let is_ordered = format_of(shared, &keyspace, freeze)?.is_ordered;
+                let Bytes(prefix) = prefix.unwrap_or_default();
+                match is_ordered && prefix.is_empty() {
+                    true => Request::Scan { keyspace, freeze, range, limit, wanted: ScanWanted::Items },
+                    false => Request::List { keyspace, freeze, prefix, wanted: ListWanted::Items },
+                }
+            }
+        };
+        Ok(Plan { schema: item_schema(), work: Work::Request { request, rows_max: limit } })
+    }
+}
+
+impl Work {
+    /// The freeze that it reads, if one was named.
+    pub fn freeze(&self) -> Option<u64> {
+        match self {
+            Work::Request {
+                request:
+                    Request::Query(Query { freeze, .. }) | Request::Scan { freeze, .. } | Request::List { freeze, .. },
+                ..
+            } => *freeze,
+            _ => None,
+        }
+    }
+
+    /// The same, at a freeze, unless it is of one already.
+    pub fn at(mut self, moment: u64) -> Work {
+        if let Work::Request {
+            request: Request::Query(Query { freeze, .. }) | Request::Scan { freeze, .. } | Request::List { freeze, .. },
+            ..
+        } = &mut self
+        {
+            freeze.get_or_insert(moment);
+        }
+        self
+    }
+
+    /// The schema of its rows.
+    pub fn schema(&self) -> Result<SchemaRef, Failure> {
+        match self {
+            Work::Request { request: Request::Query(query), .. } => Ok(row_schema(&query.words.compile()?.columns)),
+            Work::Request { .. } => Ok(item_schema()),
+            Work::Constants(sql) => match parse(sql)? {
+                Statement::Constants(columns) => Ok(constant_schema(&columns)),
+                Statement::Select(_) => Err(Failure::bad("the statement has a FROM")),
+            },
+        }
+    }
+}
+
+pub fn parse(sql: &str) -> Result<Statement, Failure> {
+    Statement::parse(sql).map_err(|error| Failure::bad(error.to_string()))
+}
+
+fn constant_schema(columns: &[(String, Option<OwnedScalar>, ScalarType)]) -> SchemaRef {
+    let columns: Vec<_> = columns
+        .iter()
+        .enumerate()
+        .map(|(place, (name, _, scalar_type))| tapetum::query::ResultColumn {
+            name: name.clone(),
+            place,
+            scalar_type: *scalar_type,
+        })
+        .collect();
+    row_schema(&columns)
+}
+
+fn check_qualifier(select: &SelectStatement) -> Result<(), Failure> {
+    let parts: Vec<&str> = select.qualifier.iter().map(String::as_str).collect();
+    match parts[..] {
+        [] | [SCHEMA] | [CATALOG, SCHEMA] => Ok(()),
+        _ => Err(Failure::bad(format!(
+            "there is no {}: keyspaces are in the schema {SCHEMA:?} of the catalog {CATALOG:?}; their names alone do as well",
+            parts.join(".")
+        ))),
+    }
+}
+
+pub fn format_of(shared: &DoorShared, keyspace: &str, freeze: Option<u64>) -> Result<FormatRow, Failure> {
+    let told = shared.gather(Request::Format { keyspace: keyspace.into(), freeze })?;
+    match told.into_iter().next() {
+        Some(Reply::Format(row)) => Ok(row),
+        _ => Ok(FormatRow::default()),
+    }
+}
+
+/// The format of a keyspace's records; items as they are, if it has none.
+pub fn fields_of(shared: &DoorShared, keyspace: &str, freeze: Option<u64>) -> Result<String, Failure> {
+    Ok(format_of(shared, keyspace, freeze)?.fields.unwrap_or_else(|| PLAIN_FORMAT.into()))
+}
+
+/// The columns of a keyspace.
+pub fn columns_of(fields: Option<&str>) -> Result<SchemaRef, Failure> {
+    let words =
+        QueryWords { fields: fields.unwrap_or(PLAIN_FORMAT).into(), select: "*".into(), ..QueryWords::default() };
+    Ok(row_schema(&words.compile()?.columns))
+}
+
+/// The parameters of a statement: nobody knows their types before they have values.
+pub fn parameter_schema(parameters: usize) -> SchemaRef {
+    let field = |number| Field::new(format!("${number}"), DataType::Null, true);
+    Arc::new(Schema::new((1..=parameters).map(field).collect::<Vec<_>>()))
+}

@@ -1,0 +1,150 @@
+//! Rows that are put: items as they are, or records by the format of their keyspace.
+//!
+//! Each batch is stored before the next one is read. What was stored before an error stays stored, and the error names the row.
+//!
+//! Threads: the batches come by the door's; they are stored on a thread of its own.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::error::FlightError;
+use arrow_flight::sql::{Command, CommandStatementIngest, DoPutUpdateResult};
+use futures::TryStreamExt;
+use prost::Message;
+use serde_json::json;
+use tapetum_kernels::scan::Format;
+use tapetum_service::failure::{Failure, FailureKind};
+use tapetum_service::reply::{ItemRow, Reply, Verdict};
+use tapetum_service::request::Request;
+use tonic::Status;
+
+use crate::answering::DoorShared;
+use crate::command::PutCommand;
+use crate::plan::format_of;
+use crate::records::Records;
+
+/// Where rows go, and how the client is told.
+pub struct Target {
+    keyspace: String,
+    keeps_existing: bool,
+    is_sql: bool,
+}
+
+impl Target {
+    pub fn of_command(put: PutCommand) -> Result<Target, Failure> {
+        let PutCommand { keyspace, keep_existing } = put;
+        Ok(Target { keyspace, keeps_existing: keep_existing, is_sql: false })
+    }
+
+    pub fn of_keyspace(keyspace: String) -> Result<Target, Failure> {
+        Ok(Target { keyspace, keeps_existing: false, is_sql: false })
+    }
+
+    pub fn of_sql(command: Command) -> Result<Target, Failure> {
+        match command {
+            Command::CommandStatementIngest(CommandStatementIngest {
+                table,
+                table_definition_options,
+                temporary,
+                ..
+            }) => {
+                if temporary {
+                    return Err(Failure::bad("there are no temporary keyspaces: leave temporary out"));
+                }
+                // What is to happen where the table is there already; ADBC's mode "create" fails then, and "replace" would drop it.
+                let if_exists = table_definition_options.map_or(0, |options| options.if_exists);
+                match if_exists {
+                    0 | 2 => Ok(Target { keyspace: table, keeps_existing: false, is_sql: true }),
+                    _ => Err(Failure::bad(format!(
+                        "keyspaces are made on the server's machine: `tapetum keyspace create {table}` with its format, then append to it (ADBC: mode=\"append\")"
+                    ))),
+                }
+            }
+            Command::CommandStatementUpdate(_) | Command::CommandPreparedStatementUpdate(_) => Err(Failure::bad(
+                "statements read here: rows are put with DoPut or ADBC's ingest, and deleted with the action tapetum.delete",
+            )),
+            other => Err(Failure::bad(format!("nothing is put by {}", other.type_url()))),
+        }
+    }
+
+    fn told(&self, stored: u64) -> Vec<u8> {
+        match self.is_sql {
+            true => DoPutUpdateResult { record_count: i64::try_from(stored).unwrap_or(i64::MAX) }.encode_to_vec(),
+            false => json!({ "stored": stored }).to_string().into_bytes(),
+        }
+    }
+}
+
+pub fn of_stream(error: FlightError) -> Status {
+    match error {
+        FlightError::Tonic(status) => *status,
+        error => Status::invalid_argument(format!("what was put is no stream of Arrow: {error}")),
+    }
+}
+
+/// Stores rows, and says how many.
+///
+/// # Errors
+/// Names the row, and how many were stored before.
+pub async fn put(
+    shared: &Arc<DoorShared>,
+    target: Target,
+    mut batches: FlightRecordBatchStream,
+) -> Result<Vec<u8>, Status> {
+    let keyspace = target.keyspace.clone();
+    let format = shared.on_thread(move |shared| format_of(shared, &keyspace, None)).await?;
+    let format = format.fields.as_deref().map(Format::parse).transpose();
+    let format =
+        format.map_err(|error| Status::failed_precondition(format!("the format of {}: {error}", target.keyspace)))?;
+    let format = Arc::new(format);
+    let (mut stored, mut seen) = (0, 0);
+    while let Some(batch) = batches.try_next().await.map_err(of_stream)? {
+        let rows = batch.num_rows() as u64;
+        let part = Part { keyspace: target.keyspace.clone(), keeps_existing: target.keeps_existing, before: seen };
+        let (of_part, door) = (Arc::clone(&format), Arc::clone(shared));
+        stored += shared.on_thread(move |_| part.store(&door, &batch, (*of_part).as_ref())).await?;
+        seen += rows;
+    }
+    Ok(target.told(stored))
+}
+
+/// A batch on its way to the store.
+struct Part {
+    keyspace: String,
+    keeps_existing: bool,
+    /// Rows that came before.
+    before: u64,
+}
+
+impl Part {
+    fn store(self, shared: &Arc<DoorShared>, batch: &RecordBatch, format: Option<&Format>) -> Result<u64, Failure> {
+        // As columns, and as items.
+        let charged = shared.charge(2 * batch.get_array_memory_size(), || !shared.is_ending());
+        let _charge = charged.map_err(|_| {
+            Failure::new(FailureKind::Unavailable, "the server stops: put the rest when it serves again")
+        })?;
+        let items: Vec<ItemRow> = Records::of(batch, format, &self.keyspace)?
+            .items()
+            .map_err(|(row, why)| self.failure(row as u64, FailureKind::BadRequest, &why))?;
+        let request = Request::Store { keyspace: self.keyspace.clone(), items, keeps_existing: self.keeps_existing };
+        let told = shared.gather(request)?;
+        let verdicts = told
+            .into_iter()
+            .find_map(|reply| if let Reply::Verdicts(verdicts) = reply { Some(verdicts) } else { None });
+        let verdicts = verdicts.unwrap_or_default();
+        for (row, verdict) in verdicts.iter().enumerate() {
+            match verdict {
+                Verdict::Stored | Verdict::Kept => {}
+                Verdict::Bad(why) => return Err(self.failure(row as u64, FailureKind::BadRequest, why)),
+                Verdict::Failed(why) => return Err(self.failure(row as u64, FailureKind::Full, why)),
+            }
+        }
+        Ok(verdicts.iter().filter(|verdict| **verdict == Verdict::Stored).count() as u64)
+    }
+
+    fn failure(&self, row: u64, kind: FailureKind, why: &str) -> Failure {
+        let row = self.before + row;
+        Failure::new(kind, format!("row {row} was not stored, and those of its batch before it may be: {why}"))
+    }
+}

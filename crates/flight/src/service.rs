@@ -1,0 +1,417 @@
+//! The calls of Flight: which part of the door answers what.
+//!
+//! Threads: the door's; work goes to threads of its own.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_flight::decode::FlightRecordBatchStream;
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::sql::{
+    ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest, ActionCreatePreparedStatementResult,
+    Any, Command, CommandPreparedStatementQuery, CommandStatementQuery, DoPutPreparedStatementResult, ProstMessageExt,
+};
+use arrow_flight::{
+    Action, ActionType, CancelFlightInfoRequest, CancelFlightInfoResult, CancelStatus, Criteria, Empty, FlightData,
+    FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest, HandshakeResponse, IpcMessage, PollInfo, PutResult,
+    RenewFlightEndpointRequest, SchemaAsIpc, SchemaResult, Ticket,
+};
+use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::{ArrowError, SchemaRef};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use prost::Message;
+use tapetum::OwnedScalar;
+use tapetum::query::Statement;
+use tapetum_arrow::ArrowBatches;
+use tapetum_kernels::scan::ScalarType;
+use tapetum_service::failure::{Failure, FailureKind};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::actions::{self, ResultStream};
+use crate::answering::{DataStream, DoorShared, RowsWanted, encoded, too_old};
+use crate::catalog;
+use crate::command::{self, COMMAND_BYTES_MAX};
+use crate::moments::LASTS;
+use crate::plan::{self, Plan};
+use crate::prepared::Prepared;
+use crate::putting;
+use crate::status::status_of;
+use crate::ticket::{TicketError, Work, is_ticket};
+
+const CREATE_PREPARED: &str = "CreatePreparedStatement";
+const CLOSE_PREPARED: &str = "ClosePreparedStatement";
+const CANCEL_INFO: &str = "CancelFlightInfo";
+const RENEW_ENDPOINT: &str = "RenewFlightEndpoint";
+const CLOSE_SESSION: &str = "CloseSession";
+/// A CloseSessionResult, for which the library has no type: its status, closed.
+const SESSION_CLOSED: [u8; 2] = [0x08, 1];
+
+/// See the [module](self).
+pub struct Calls {
+    pub shared: Arc<DoorShared>,
+}
+
+/// What a descriptor asks for.
+enum Asked {
+    Json(command::Command),
+    Sql(Box<Command>),
+    /// A keyspace by its name: all of it.
+    Keyspace(String),
+}
+
+impl Asked {
+    fn of(descriptor: &FlightDescriptor) -> Result<Asked, Failure> {
+        let command = &descriptor.cmd[..];
+        if let [name] = &descriptor.path[..] {
+            return Ok(Asked::Keyspace(name.clone()));
+        }
+        if command.len() > COMMAND_BYTES_MAX {
+            return Err(Failure::bad(format!(
+                "a command has at most {COMMAND_BYTES_MAX} bytes, and this one {}: make the statement shorter",
+                command.len()
+            )));
+        }
+        if command::Command::is_json(command) {
+            return Ok(Asked::Json(command::Command::parse(command)?));
+        }
+        let not_understood =
+            || Failure::bad("the descriptor is a command of Flight SQL, or one in JSON, or the path of one keyspace");
+        let any = Any::decode(command).map_err(|_| not_understood())?;
+        Ok(Asked::Sql(Box::new(Command::try_from(any).map_err(|_| not_understood())?)))
+    }
+}
+
+/// What is answered with rows.
+enum Answer {
+    Rows(Plan),
+    /// Of the catalog; its ticket is the command.
+    Catalog(SchemaRef, Command),
+}
+
+impl Calls {
+    /// What is answered to a descriptor; nothing is frozen yet.
+    fn answer(shared: &DoorShared, descriptor: &FlightDescriptor) -> Result<Answer, Failure> {
+        let command = match Asked::of(descriptor)? {
+            Asked::Json(command) => return Ok(Answer::Rows(Plan::of_command(shared, command)?)),
+            Asked::Keyspace(keyspace) => {
+                let query = command::QueryCommand { keyspace, ..command::QueryCommand::default() };
+                return Ok(Answer::Rows(Plan::of_command(shared, command::Command::Query(query))?));
+            }
+            Asked::Sql(command) => *command,
+        };
+        match command {
+            Command::CommandStatementQuery(CommandStatementQuery { query, transaction_id }) => {
+                refuse_transaction(transaction_id.as_deref())?;
+                Ok(Answer::Rows(Plan::of_statement(shared, &query, &[])?))
+            }
+            Command::CommandPreparedStatementQuery(CommandPreparedStatementQuery { prepared_statement_handle }) => {
+                let prepared = Prepared::of_handle(&prepared_statement_handle)?;
+                Ok(Answer::Rows(Plan::of_statement(shared, &prepared.sql, &prepared.values())?))
+            }
+            command => match catalog::schema_of(&command) {
+                Some(schema) => Ok(Answer::Catalog(schema, command)),
+                None => Err(Failure::bad(format!(
+                    "this door answers no {}: it has statements that read, prepared ones, and the catalog",
+                    command.type_url()
+                ))),
+            },
+        }
+    }
+
+    fn info(shared: &DoorShared, descriptor: FlightDescriptor) -> Result<FlightInfo, Failure> {
+        let (schema, endpoint) = match Calls::answer(shared, &descriptor)? {
+            Answer::Catalog(schema, command) => {
+                let ticket = Ticket::new(command.into_any().encode_to_vec());
+                (schema, FlightEndpoint::new().with_ticket(ticket))
+            }
+            Answer::Rows(Plan { schema, work }) => (schema, Calls::endpoint(shared, work)?),
+        };
+        let info = FlightInfo::new().try_with_schema(&schema).map_err(of_arrow)?;
+        Ok(info.with_endpoint(endpoint).with_descriptor(descriptor).with_total_records(-1).with_total_bytes(-1))
+    }
+
+    /// Where the rows of some work are, for so long as its moment stays.
+    fn endpoint(shared: &DoorShared, work: Work) -> Result<FlightEndpoint, Failure> {
+        let store = shared.store()?;
+        let (opening, work) = match (&work, work.freeze()) {
+            // A freeze of the client's own.
+            (Work::Request { .. }, Some(_)) | (Work::Constants(_), _) => (shared.moments.opening(&store), work),
+            (Work::Request { .. }, None) => {
+                let moment = shared.moments.take(&store, 1)?;
+                (moment.opening, work.at(moment.freeze))
+            }
+        };
+        let ticket = Ticket::new(shared.office.sign(opening, &work));
+        let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
+        endpoint.expiration_time = Some((std::time::SystemTime::now() + LASTS).into());
+        Ok(endpoint)
+    }
+
+    fn work(shared: &DoorShared, ticket: &[u8]) -> Result<Work, Failure> {
+        let store = shared.store()?;
+        shared.office.check(shared.moments.opening(&store), ticket).map_err(|error| match error {
+            TicketError::Forged => Failure::bad("this ticket is not of this server's making, or was changed: ask for another"),
+            TicketError::TooOld => Failure::new(
+                FailureKind::Cancelled,
+                "snapshot too old: the server was started again since this ticket was made, or it is another server's; ask the question again",
+            ),
+        })
+    }
+
+    fn renewed(shared: &DoorShared, endpoint: FlightEndpoint) -> Result<FlightEndpoint, Failure> {
+        let ticket = endpoint.ticket.as_ref().map_or(&[][..], |ticket| &ticket.ticket);
+        let work = Calls::work(shared, ticket)?;
+        if let Some(freeze) = work.freeze() {
+            let renewed = shared.store()?.renew_freeze(freeze, LASTS);
+            renewed.map_err(|error| too_old(&error))?;
+        }
+        Ok(FlightEndpoint { expiration_time: Some((std::time::SystemTime::now() + LASTS).into()), ..endpoint })
+    }
+
+    async fn catalog_rows(&self, ticket: &[u8]) -> Result<DataStream, Status> {
+        let not_understood = || Status::invalid_argument("this is no ticket: ask for one with GetFlightInfo");
+        let any = Any::decode(ticket).map_err(|_| not_understood())?;
+        let command = Command::try_from(any).map_err(|_| not_understood())?;
+        let batch = self.shared.on_thread(move |shared| catalog::rows_of(shared, command)).await?;
+        Ok(one_batch(batch))
+    }
+
+    async fn own_action(&self, action: Action) -> Result<ResultStream, Status> {
+        let one = |body: Vec<u8>| Ok(stream::iter([Ok(arrow_flight::Result { body: body.into() })]).boxed());
+        let bad = |error: &dyn std::fmt::Display| {
+            Status::invalid_argument(format!("the action's body makes no sense: {error}"))
+        };
+        match &*action.r#type {
+            CREATE_PREPARED => {
+                let any = Any::decode(action.body).map_err(|error| bad(&error))?;
+                let asked = any.unpack::<ActionCreatePreparedStatementRequest>().map_err(|error| bad(&error))?;
+                let asked = asked.ok_or_else(|| bad(&"it is no statement"))?;
+                let made = self.shared.on_thread(move |shared| prepare(shared, asked)).await?;
+                one(made.as_any().encode_to_vec())
+            }
+            CLOSE_PREPARED => {
+                let any = Any::decode(action.body).map_err(|error| bad(&error))?;
+                any.unpack::<ActionClosePreparedStatementRequest>().map_err(|error| bad(&error))?;
+                // Nothing was kept.
+                Ok(stream::empty().boxed())
+            }
+            CANCEL_INFO => {
+                let asked = CancelFlightInfoRequest::decode(action.body).map_err(|error| bad(&error))?;
+                self.shared.on_thread(move |shared| Ok(forget(shared, asked))).await?;
+                one(CancelFlightInfoResult::new(CancelStatus::Cancelled).encode_to_vec())
+            }
+            RENEW_ENDPOINT => {
+                let asked = RenewFlightEndpointRequest::decode(action.body).map_err(|error| bad(&error))?;
+                let endpoint = asked.endpoint.ok_or_else(|| bad(&"it names no endpoint"))?;
+                let renewed = self.shared.on_thread(move |shared| Calls::renewed(shared, endpoint)).await?;
+                one(renewed.encode_to_vec())
+            }
+            // Nothing is kept of a session.
+            CLOSE_SESSION => one(SESSION_CLOSED.to_vec()),
+            _ => actions::answer(&self.shared, action).await,
+        }
+    }
+}
+
+fn of_arrow(error: ArrowError) -> Failure {
+    Failure::new(FailureKind::Store, error.to_string())
+}
+
+fn refuse_transaction(transaction: Option<&[u8]>) -> Result<(), Failure> {
+    match transaction {
+        None | Some([]) => Ok(()),
+        Some(_) => Err(Failure::bad("there are no transactions over Flight: each statement reads one moment")),
+    }
+}
+
+fn prepare(
+    shared: &DoorShared,
+    asked: ActionCreatePreparedStatementRequest,
+) -> Result<ActionCreatePreparedStatementResult, Failure> {
+    let ActionCreatePreparedStatementRequest { query, transaction_id } = asked;
+    refuse_transaction(transaction_id.as_deref())?;
+    let (plan, parameters) = Plan::of_unbound(shared, &query)?;
+    Ok(ActionCreatePreparedStatementResult {
+        prepared_statement_handle: Prepared::new(query).to_handle().into(),
+        dataset_schema: ipc(&plan.schema)?,
+        parameter_schema: ipc(&plan::parameter_schema(parameters))?,
+    })
+}
+
+fn ipc(schema: &SchemaRef) -> Result<prost::bytes::Bytes, Failure> {
+    let options = IpcWriteOptions::default();
+    let IpcMessage(bytes) = SchemaAsIpc::new(schema, &options).try_into().map_err(of_arrow)?;
+    Ok(bytes)
+}
+
+/// The tickets of an answer are not shown any more.
+fn forget(shared: &DoorShared, asked: CancelFlightInfoRequest) {
+    let endpoints = asked.info.map(|info| info.endpoint).unwrap_or_default();
+    for ticket in endpoints.into_iter().filter_map(|endpoint| endpoint.ticket) {
+        if let Some(freeze) = Calls::work(shared, &ticket.ticket).ok().and_then(|work| work.freeze()) {
+            shared.moments.forget(freeze, 1);
+        }
+    }
+}
+
+fn one_batch(batch: RecordBatch) -> DataStream {
+    encoded(batch.schema(), stream::iter([Ok(batch)]))
+}
+
+/// The one row of a statement without FROM.
+fn constants(columns: &[(String, Option<OwnedScalar>, ScalarType)]) -> Result<RecordBatch, ArrowError> {
+    let result: Vec<_> = columns
+        .iter()
+        .enumerate()
+        .map(|(place, (name, _, scalar_type))| tapetum::query::ResultColumn {
+            name: name.clone(),
+            place,
+            scalar_type: *scalar_type,
+        })
+        .collect();
+    let mut batches = ArrowBatches::new(&result);
+    let row: Vec<_> = columns.iter().map(|(_, value, _)| value.as_ref().map(OwnedScalar::as_scalar)).collect();
+    let full = batches.push(&row)?;
+    let last = batches.take()?;
+    full.or(last).ok_or_else(|| ArrowError::ComputeError("a row became no batch".into()))
+}
+
+#[tonic::async_trait]
+impl FlightService for Calls {
+    type HandshakeStream = BoxStream<'static, Result<HandshakeResponse, Status>>;
+    type ListFlightsStream = BoxStream<'static, Result<FlightInfo, Status>>;
+    type DoGetStream = DataStream;
+    type DoPutStream = BoxStream<'static, Result<PutResult, Status>>;
+    type DoActionStream = ResultStream;
+    type ListActionsStream = BoxStream<'static, Result<ActionType, Status>>;
+    type DoExchangeStream = DataStream;
+
+    async fn handshake(
+        &self,
+        _request: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        // There are no users yet: whoever gives a name is let in as everybody is.
+        Ok(Response::new(stream::iter([Ok(HandshakeResponse::default())]).boxed()))
+    }
+
+    async fn list_flights(&self, _request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        let flights = self.shared.on_thread(catalog::flights).await?;
+        Ok(Response::new(stream::iter(flights.into_iter().map(Ok)).boxed()))
+    }
+
+    async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        let descriptor = request.into_inner();
+        let info = self.shared.on_thread(move |shared| Calls::info(shared, descriptor)).await?;
+        Ok(Response::new(info))
+    }
+
+    async fn poll_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        // A plan is made at once: whoever polls has it with the first answer.
+        let info = self.get_flight_info(request).await?.into_inner();
+        Ok(Response::new(PollInfo {
+            info: Some(info),
+            flight_descriptor: None,
+            progress: Some(1.0),
+            expiration_time: None,
+        }))
+    }
+
+    async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let descriptor = request.into_inner();
+        let schema = self.shared.on_thread(move |shared| {
+            let schema = match Calls::answer(shared, &descriptor)? {
+                Answer::Rows(plan) => plan.schema,
+                Answer::Catalog(schema, _) => schema,
+            };
+            ipc(&schema)
+        });
+        Ok(Response::new(SchemaResult { schema: schema.await? }))
+    }
+
+    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        let ticket = request.into_inner().ticket;
+        if !is_ticket(&ticket) {
+            return Ok(Response::new(self.catalog_rows(&ticket).await?));
+        }
+        let shared = &self.shared;
+        let (work, schema) = Calls::work(shared, &ticket)
+            .and_then(|work| Ok((work.clone(), work.schema()?)))
+            .map_err(|failure| status_of(&failure))?;
+        let freeze = work.freeze();
+        let stream = match work {
+            Work::Constants(sql) => {
+                let batch = plan::parse(&sql).and_then(|statement| match statement {
+                    Statement::Constants(columns) => constants(&columns).map_err(of_arrow),
+                    Statement::Select(_) => Err(Failure::bad("the statement has a FROM")),
+                });
+                one_batch(batch.map_err(|failure| status_of(&failure))?)
+            }
+            Work::Request { request, rows_max } => shared.rows(RowsWanted { request, rows_max, freeze }, schema),
+        };
+        Ok(Response::new(stream))
+    }
+
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        let mut messages = request.into_inner();
+        // The first message has the descriptor, and the schema.
+        let Some(first) = messages.message().await? else {
+            return Err(Status::invalid_argument("nothing was put: a descriptor comes first"));
+        };
+        let descriptor = first.flight_descriptor.clone().unwrap_or_default();
+        let asked = Asked::of(&descriptor).map_err(|failure| status_of(&failure))?;
+        let messages = stream::iter([Ok(first)]).chain(messages).map_err(|status| FlightError::Tonic(Box::new(status)));
+        let batches = FlightRecordBatchStream::new_from_flight_data(messages);
+        if let Asked::Sql(command) = &asked
+            && let Command::CommandPreparedStatementQuery(CommandPreparedStatementQuery { prepared_statement_handle }) =
+                &**command
+        {
+            let prepared = Prepared::of_handle(prepared_statement_handle).map_err(|failure| status_of(&failure))?;
+            let rows: Vec<RecordBatch> = batches.try_collect().await.map_err(putting::of_stream)?;
+            let bound = prepared.bound(&rows).map_err(|failure| status_of(&failure))?;
+            let result = DoPutPreparedStatementResult { prepared_statement_handle: Some(bound.to_handle().into()) };
+            return Ok(put_result(result.encode_to_vec()));
+        }
+        let target = match asked {
+            Asked::Json(command::Command::Put(put)) => putting::Target::of_command(put),
+            Asked::Keyspace(keyspace) => putting::Target::of_keyspace(keyspace),
+            Asked::Sql(command) => putting::Target::of_sql(*command),
+            Asked::Json(_) => {
+                Err(Failure::bad("rows are put into a keyspace: the command is {\"put\": {\"keyspace\": …}}"))
+            }
+        };
+        let target = target.map_err(|failure| status_of(&failure))?;
+        let stored = putting::put(&self.shared, target, batches).await?;
+        Ok(put_result(stored))
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        Ok(Response::new(self.own_action(request.into_inner()).await?))
+    }
+
+    async fn list_actions(&self, _request: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        let of_flight = [
+            (CREATE_PREPARED, "Flight SQL's"),
+            (CLOSE_PREPARED, "Flight SQL's"),
+            (CANCEL_INFO, "Flight's: the tickets of an answer are not needed any more"),
+            (RENEW_ENDPOINT, "Flight's: a ticket stays good for another minute"),
+            (CLOSE_SESSION, "Flight's: nothing is kept of a session"),
+        ];
+        let of_flight =
+            of_flight.into_iter().map(|(name, told)| ActionType { r#type: name.into(), description: told.into() });
+        let all: Vec<_> = of_flight.chain(actions::types()).map(Ok).collect();
+        Ok(Response::new(stream::iter(all).boxed()))
+    }
+
+    async fn do_exchange(
+        &self,
+        _request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        Err(Status::unimplemented("nothing is exchanged here: rows are asked for with DoGet, and put with DoPut"))
+    }
+}
+
+fn put_result(app_metadata: Vec<u8>) -> Response<BoxStream<'static, Result<PutResult, Status>>> {
+    Response::new(stream::iter([Ok(PutResult { app_metadata: app_metadata.into() })]).boxed())
+}
