@@ -42,6 +42,7 @@ const USAGE: &str = "\
 cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
+  test-flight        ADBC, pyarrow and DuckDB against the server's Flight door            [--only NAME]
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
   test-python        the Python package under pytest   [--only PATTERN] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
@@ -121,6 +122,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
     }
     match command {
         "test-clients" => python::clients(&options(rest)?),
+        "test-flight" => python::flight(&options(rest)?),
         "test-python" => python::package(&options(rest)?),
         "test-wheel" => python::wheel(&options(rest)?),
         "test-system" => python::system(&options(rest)?),

@@ -1,4 +1,4 @@
-//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/system, the
+//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those; tests/system, the
 //! server under operating system conditions (file systems, limits, clocks, signals), which needs no packages; tests/nbd, block devices
 //! through libnbd; and tests/docs, the programs of the documents. They start the server themselves, because some restart it. With pytest:
 //! tests/python, the package in python/, with the native half that cargo built, or as a wheel.
@@ -13,6 +13,11 @@ use crate::workspace::{self, succeed};
 /// `--only NAME` picks a module, class or test.
 pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
     run("clients", &environment("venv", "tests/clients/requirements.txt", &[])?.join("bin/python"), arguments)
+}
+
+/// As [`clients`], with those of Flight: tests/flight.
+pub fn flight(arguments: &Arguments) -> Result<(), Failure> {
+    run("flight", &environment("venv-flight", "tests/flight/requirements.txt", &[])?.join("bin/python"), arguments)
 }
 
 /// `--only PATTERN` picks tests. PyTorch is used if the system has it; tests that are skipped without it say so.

@@ -51,7 +51,8 @@ fn utc() -> Arc<str> {
     "UTC".into()
 }
 
-fn data_type(of: ScalarType) -> DataType {
+/// The type of a column of such values.
+pub fn data_type(of: ScalarType) -> DataType {
     match of {
         ScalarType::Bool => DataType::Boolean,
         ScalarType::Int => DataType::Int64,

@@ -15,14 +15,14 @@ use prost::Message;
 use serde_json::json;
 use tapetum_kernels::scan::Format;
 use tapetum_service::failure::{Failure, FailureKind};
-use tapetum_service::reply::{ItemRow, Reply, Verdict};
+use tapetum_service::reply::{Reply, Verdict};
 use tapetum_service::request::Request;
 use tonic::Status;
 
 use crate::answering::DoorShared;
 use crate::command::PutCommand;
 use crate::plan::format_of;
-use crate::records::Records;
+use crate::records;
 
 /// Where rows go, and how the client is told.
 pub struct Target {
@@ -124,9 +124,8 @@ impl Part {
         let _charge = charged.map_err(|_| {
             Failure::new(FailureKind::Unavailable, "the server stops: put the rest when it serves again")
         })?;
-        let items: Vec<ItemRow> = Records::of(batch, format, &self.keyspace)?
-            .items()
-            .map_err(|(row, why)| self.failure(row as u64, FailureKind::BadRequest, &why))?;
+        let items = records::items(batch, format, &self.keyspace)?;
+        let items = items.map_err(|(row, why)| self.failure(row as u64, FailureKind::BadRequest, &why))?;
         let request = Request::Store { keyspace: self.keyspace.clone(), items, keeps_existing: self.keeps_existing };
         let told = shared.gather(request)?;
         let verdicts = told

@@ -26,6 +26,7 @@ pub mod like;
 pub mod machine;
 pub mod program;
 pub mod query;
+pub mod record_writer;
 pub mod result;
 pub mod rows;
 pub mod run;

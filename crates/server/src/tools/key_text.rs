@@ -10,6 +10,7 @@
 //! 3. A key is printed so that it is read back as the same key.
 
 use tapetum_kernels::scan::format::{ByteOrder, Field, FieldKind, Part, TimeUnit};
+use tapetum_kernels::scan::record_writer::{push_float, push_integer};
 use tapetum_kernels::scan::{FieldReader, Format, Misfit, ScalarType};
 use tapetum_service::escapes;
 
@@ -224,22 +225,19 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
     let number = value.trim();
     let whole = || number.parse::<i128>().map_err(|_| "is not a whole number".to_owned());
     match *kind {
-        FieldKind::Unsigned { bytes, order } => push_number(whole()?, bytes, false, order, key),
-        FieldKind::Signed { bytes, order } => push_number(whole()?, bytes, true, order, key),
+        FieldKind::Unsigned { bytes, order } => push_whole(whole()?, bytes, false, order, key),
+        FieldKind::Signed { bytes, order } => push_whole(whole()?, bytes, true, order, key),
         FieldKind::Timestamp { unit, bytes, order } => {
             let number = whole().map_err(|why| format!("{why} of {} since 1970", unit_name(unit)))?;
-            push_number(number, bytes, true, order, key)
+            push_whole(number, bytes, true, order, key)
         }
         FieldKind::Float { bytes, order } => {
             let is_infinite = number.trim_start_matches(['+', '-']).to_ascii_lowercase().starts_with("inf");
             let number: f64 = number.parse().map_err(|_| "is not a number")?;
-            if number.is_infinite() && !is_infinite || bytes == 4 && number.is_finite() && (number as f32).is_infinite()
-            {
-                return Err("is larger than its type holds".into());
+            match number.is_infinite() && !is_infinite {
+                true => Err("is larger than its type holds".into()),
+                false => push_float(number, bytes, order, key).map_err(|_| "is larger than its type holds".into()),
             }
-            let bits = if bytes == 4 { u64::from((number as f32).to_bits()) } else { number.to_bits() };
-            push_bytes(bits, bytes, order, key);
-            Ok(())
         }
         FieldKind::Bool => {
             key.push(number.parse::<bool>().map_err(|_| "is neither true nor false")?.into());
@@ -258,7 +256,7 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
         }
         FieldKind::PrefixedBytes { prefix, order } | FieldKind::PrefixedText { prefix, order } => {
             let value = value_bytes(kind, value)?;
-            push_number(value.len() as i128, prefix, false, order, key).map_err(|_| "is too long".to_owned())?;
+            push_integer(value.len() as i128, prefix, false, order, key).map_err(|_| "is too long".to_owned())?;
             key.extend_from_slice(&value);
             Ok(())
         }
@@ -267,6 +265,10 @@ fn encode_field(kind: &FieldKind, value: &str, is_begun: bool, key: &mut Vec<u8>
             Ok(())
         }
     }
+}
+
+fn push_whole(number: i128, bytes: u8, is_signed: bool, order: ByteOrder, key: &mut Vec<u8>) -> Result<(), String> {
+    push_integer(number, bytes, is_signed, order, key).map_err(|why| why.explain())
 }
 
 fn unit_name(unit: TimeUnit) -> &'static str {
@@ -283,27 +285,6 @@ fn value_bytes(kind: &FieldKind, value: &str) -> Result<Vec<u8>, String> {
     match kind.scalar_type() {
         ScalarType::Text if std::str::from_utf8(&bytes).is_err() => Err("is not UTF-8".into()),
         _ => Ok(bytes),
-    }
-}
-
-fn push_number(number: i128, bytes: u8, is_signed: bool, order: ByteOrder, key: &mut Vec<u8>) -> Result<(), String> {
-    let bits = 8 * u32::from(bytes);
-    let range = match is_signed {
-        true => -(1i128 << (bits - 1))..1i128 << (bits - 1),
-        false => 0..1i128 << bits,
-    };
-    if !range.contains(&number) {
-        return Err(format!("is not from {} to {}", range.start, range.end - 1));
-    }
-    push_bytes(number as u64, bytes, order, key);
-    Ok(())
-}
-
-fn push_bytes(number: u64, bytes: u8, order: ByteOrder, key: &mut Vec<u8>) {
-    let bytes = usize::from(bytes);
-    match order {
-        ByteOrder::Little => key.extend_from_slice(&number.to_le_bytes()[..bytes]),
-        ByteOrder::Big => key.extend_from_slice(&number.to_be_bytes()[8 - bytes..]),
     }
 }
 

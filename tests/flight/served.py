@@ -1,0 +1,102 @@
+"""A server with its Flight door, and what tests ask of it. `cargo x test-flight` sets the environment, as of tests/clients."""
+
+import base64
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+
+import adbc_driver_flightsql.dbapi as adbc
+import pyarrow.flight as flight
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "clients"))
+from server import BINARY, Server, free_port  # noqa: E402
+
+# What a client may wait for an answer, in seconds: the machine may be busy.
+PATIENCE = flight.FlightCallOptions(timeout=60)
+
+
+class Served(Server):
+    def __init__(self, name, options=()):
+        self.flight_port = free_port()
+        self.address = f"grpc://127.0.0.1:{self.flight_port}"
+        super().__init__(name, ["--flight", f"127.0.0.1:{self.flight_port}", *options])
+
+    def answers(self):
+        if not super().answers():
+            return False
+        try:
+            with socket.create_connection(("127.0.0.1", self.flight_port), timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def run(self, *words, check=True, **options):
+        """A command beside the server. What it prints."""
+        return command(*words, "--data", self.data, check=check, **options)
+
+    def keyspace(self, name, fields=None, ordered=False):
+        self.run("keyspace", "create", name, *(["--kind", "ordered"] if ordered else []))
+        if fields:
+            self.run("keyspace", "format", name, fields)
+
+    def client(self):
+        return flight.connect(self.address)
+
+    def cursor(self):
+        return adbc.connect(self.address, autocommit=True).cursor()
+
+    def rows(self, sql, parameters=None):
+        """The rows of a statement, as a table of Arrow."""
+        with adbc.connect(self.address, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, parameters)
+            return cursor.fetch_arrow_table()
+
+    def put(self, keyspace, table):
+        """Stores a table, and gives how many rows were."""
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"put": {"keyspace": keyspace}}))
+        with self.client() as client:
+            writer, reader = client.do_put(descriptor, table.schema, PATIENCE)
+            with writer:
+                writer.write_table(table)
+                writer.done_writing()
+                return json.loads(reader.read().to_pybytes())["stored"]
+
+    def figure(self, name):
+        """A number of `stats`, as memcached's clients see it."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall(b"stats\r\nquit\r\n")
+            told = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        [value] = [line.split()[2] for line in told.splitlines() if line.startswith(f"STAT {name} ")]
+        return int(value)
+
+
+def command(*words, check=True, **options):
+    done = subprocess.run([BINARY, *map(str, words)], capture_output=True, text=True, timeout=120, **options)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{words}: {done.stderr}")
+    return done.stdout if check else done
+
+
+def command_descriptor(**members):
+    return flight.FlightDescriptor.for_command(json.dumps(members))
+
+
+def key(data):
+    return base64.b64encode(data).decode()
+
+
+def read(client, descriptor):
+    """All rows that a descriptor asks for."""
+    info = client.get_flight_info(descriptor, PATIENCE)
+    return client.do_get(info.endpoints[0].ticket, PATIENCE).read_all()
+
+
+def wait_until(is_so, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not come to that")
+        time.sleep(0.02)
