@@ -4,11 +4,13 @@
 //! state:  count   values u64
 //!         sum, avg of integers    values u64 · sum i128       of floats    values u64 · sum f64
 //!         min, max                is there u8 · the value, as in a row ([`super::rows`])
+//!         count of distinct ones  the values ([`super::distinct`])
 //! ```
-//! 1. NULLs are skipped. Without values, `count` is 0, and all other aggregates are NULL.
+//! 1. NULLs are skipped. Without values, both counts are 0, and all other aggregates are NULL.
 //! 2. Sums of integers are exact. A sum that a signed integer of 64 bits does not hold is NULL.
 //! 3. Sums of floats depend in their last bits on the order of additions, and so on how the records were divided.
 
+use super::distinct::DistinctValues;
 use super::rows::read_scalar;
 use super::value::{OwnedScalar, Scalar, ScalarType};
 use super::wire::{ScanReader, WireError};
@@ -22,11 +24,18 @@ pub enum AggregateKind {
     Min = 3,
     Max = 4,
     Average = 5,
+    CountDistinct = 6,
 }
 
 impl AggregateKind {
-    pub const ALL: [AggregateKind; 5] =
-        [AggregateKind::Count, AggregateKind::Sum, AggregateKind::Min, AggregateKind::Max, AggregateKind::Average];
+    pub const ALL: [AggregateKind; 6] = [
+        AggregateKind::Count,
+        AggregateKind::Sum,
+        AggregateKind::Min,
+        AggregateKind::Max,
+        AggregateKind::Average,
+        AggregateKind::CountDistinct,
+    ];
 
     pub fn of_code(code: u8) -> Option<AggregateKind> {
         AggregateKind::ALL.into_iter().find(|kind| *kind as u8 == code)
@@ -35,7 +44,7 @@ impl AggregateKind {
     /// The type of the result for values of this type; `None` if the aggregate does not take such values.
     pub fn result_type(self, of: ScalarType) -> Option<ScalarType> {
         match self {
-            AggregateKind::Count => Some(ScalarType::Int),
+            AggregateKind::Count | AggregateKind::CountDistinct => Some(ScalarType::Int),
             AggregateKind::Min | AggregateKind::Max => Some(of),
             AggregateKind::Sum if of.is_integer() => Some(ScalarType::Int),
             AggregateKind::Sum | AggregateKind::Average => of.is_number().then_some(ScalarType::Float),
@@ -56,6 +65,7 @@ pub enum AggregateState {
     },
     /// The least, or the greatest, value so far.
     Extreme(Option<OwnedScalar>),
+    Distinct(DistinctValues),
 }
 
 impl AggregateState {
@@ -63,6 +73,7 @@ impl AggregateState {
     pub fn new(kind: AggregateKind, of: ScalarType) -> AggregateState {
         match kind {
             AggregateKind::Count => AggregateState::Count(0),
+            AggregateKind::CountDistinct => AggregateState::Distinct(DistinctValues::default()),
             AggregateKind::Min | AggregateKind::Max => AggregateState::Extreme(None),
             AggregateKind::Sum | AggregateKind::Average if of.is_integer() => {
                 AggregateState::IntSum { values: 0, sum: 0 }
@@ -87,6 +98,7 @@ impl AggregateState {
                 *sum += value;
             }
             (AggregateState::FloatSum { .. }, _) => unreachable!("a checked query adds numbers of one kind"),
+            (AggregateState::Distinct(values), value) => return values.add(value),
             (AggregateState::Extreme(extreme), value) => {
                 let wanted = if kind == AggregateKind::Min { Ordering::Less } else { Ordering::Greater };
                 let is_better = |extreme: &OwnedScalar| value.compare(extreme.as_scalar()) == Some(wanted);
@@ -116,6 +128,7 @@ impl AggregateState {
                 return self.add(kind, value.as_scalar());
             }
             (AggregateState::Extreme(_), AggregateState::Extreme(None)) => {}
+            (AggregateState::Distinct(values), AggregateState::Distinct(more)) => return values.merge(more),
             _ => unreachable!("states of one aggregate merge"),
         }
         0
@@ -126,6 +139,7 @@ impl AggregateState {
         match self {
             // No store has 2^63 records.
             AggregateState::Count(values) => Some(OwnedScalar::Int(i64::try_from(*values).unwrap_or(i64::MAX))),
+            AggregateState::Distinct(values) => Some(OwnedScalar::Int(values.count() as i64)),
             AggregateState::IntSum { values: 0, .. } | AggregateState::FloatSum { values: 0, .. } => None,
             AggregateState::IntSum { values, sum } if kind == AggregateKind::Average => {
                 Some(OwnedScalar::Float(*sum as f64 / *values as f64))
@@ -150,6 +164,7 @@ impl AggregateState {
                 out.extend_from_slice(&values.to_le_bytes());
                 out.extend_from_slice(&sum.to_bits().to_le_bytes());
             }
+            AggregateState::Distinct(values) => values.encode(out),
             AggregateState::Extreme(extreme) => {
                 let value = extreme.as_ref().map(OwnedScalar::as_scalar);
                 super::rows::write_row(1, [value].into_iter(), out);
@@ -170,6 +185,7 @@ impl AggregateState {
             AggregateState::FloatSum { .. } => {
                 AggregateState::FloatSum { values: reader.u64()?, sum: f64::from_bits(reader.u64()?) }
             }
+            AggregateState::Distinct(_) => AggregateState::Distinct(DistinctValues::decode(reader)?),
             AggregateState::Extreme(_) => match reader.u8()? {
                 0 => AggregateState::Extreme(None),
                 1 => AggregateState::Extreme(Some(read_scalar(of, reader)?.to_owned())),
@@ -199,7 +215,7 @@ mod tests {
         for (values, kinds) in [
             (ints, &AggregateKind::ALL[..]),
             (floats, &AggregateKind::ALL),
-            (texts, &[AggregateKind::Count, AggregateKind::Min, AggregateKind::Max]),
+            (texts, &[AggregateKind::Count, AggregateKind::Min, AggregateKind::Max, AggregateKind::CountDistinct]),
         ] {
             for kind in kinds {
                 let whole = state(*kind, &values);
@@ -228,12 +244,14 @@ mod tests {
 
     #[test]
     fn results_are_those_of_sql() {
-        use AggregateKind::{Average, Count, Max, Min, Sum};
+        use AggregateKind::{Average, Count, CountDistinct, Max, Min, Sum};
         let int = |value| Some(OwnedScalar::Int(value));
         let ints = [1, 2, 4].map(Scalar::Int);
         assert_eq!([Count, Sum, Min, Max].map(|kind| state(kind, &ints).result(kind)), [3, 7, 1, 4].map(int));
         assert_eq!(state(Average, &ints).result(Average), Some(OwnedScalar::Float(7.0 / 3.0)));
         assert_eq!([Count, Sum, Min, Average].map(|kind| state(kind, &[]).result(kind)), [int(0), None, None, None]);
+        let twice = [1, 2, 1].map(Scalar::Int);
+        assert_eq!([&twice[..], &[]].map(|values| state(CountDistinct, values).result(CountDistinct)), [2, 0].map(int));
         let greatest = [i64::MAX, 1].map(Scalar::Int);
         assert_eq!(state(Sum, &greatest).result(Sum), None, "it does not fit");
         let back = [i64::MAX, 1, -2].map(Scalar::Int);

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// The most groups of a query.
 pub const GROUPS_MAX: usize = 1 << 16;
-/// The most bytes of the groups' keys and of the strings that they keep.
+/// The most bytes of the groups' keys, and of the strings and distinct values that they keep.
 pub const GROUP_BYTES_MAX: usize = 16 << 20;
 
 /// There are more groups than the limits allow.
@@ -173,6 +173,18 @@ mod tests {
         assert_eq!(add(&mut groups, 0, ""), Ok(()));
         let long = "x".repeat(GROUP_BYTES_MAX);
         assert_eq!(add(&mut groups, 0, &long), Err(TooManyGroups));
+    }
+
+    #[test]
+    fn distinct_values_count_towards_the_bytes() {
+        let mut groups = Groups::new(&[], &[(AggregateKind::CountDistinct, ScalarType::Int)]);
+        let mut add =
+            |value| groups.update(&[], |states| states[0].add(AggregateKind::CountDistinct, Scalar::Int(value)));
+        let added = (0..).take_while(|value| add(*value) == Ok(())).count();
+        assert!((400_000..500_000).contains(&added), "{added}");
+        let mut partial = Vec::new();
+        groups.encode(&mut partial);
+        assert!(partial.len() <= groups.bytes(), "{} bytes", partial.len());
     }
 
     #[test]

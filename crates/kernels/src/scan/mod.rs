@@ -16,6 +16,7 @@
 pub mod access;
 pub mod aggregate;
 pub mod batch;
+mod distinct;
 pub mod fields;
 pub mod format;
 mod format_text;

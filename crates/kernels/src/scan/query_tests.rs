@@ -118,6 +118,8 @@ fn groups_are_the_same_however_the_records_are_parted() {
         of(AggregateKind::Sum, Some(0)),
         of(AggregateKind::Min, Some(2)),
         of(AggregateKind::Average, Some(1)),
+        of(AggregateKind::CountDistinct, Some(2)),
+        of(AggregateKind::CountDistinct, Some(1)),
     ];
     let mut expected = Vec::new();
     for year in 2000..2010u16 {
@@ -125,7 +127,16 @@ fn groups_are_the_same_however_the_records_are_parted() {
         let least = of.iter().map(|paper| &paper.venue).min().unwrap();
         let sum: u32 = of.iter().map(|paper| paper.id).sum();
         let average = Some(OwnedScalar::Float(year.into()));
-        expected.push(vec![int(year), int(of.len() as i64), int(sum), text(least), average]);
+        let venues = of.iter().map(|paper| &paper.venue).collect::<std::collections::BTreeSet<_>>().len();
+        expected.push(vec![
+            int(year),
+            int(of.len() as i64),
+            int(sum),
+            text(least),
+            average,
+            int(venues as i64),
+            int(1),
+        ]);
     }
     for parts in [1, 3] {
         let output = QueryOutput::Groups { keys: vec![1], aggregates: aggregates.clone() };

@@ -28,7 +28,8 @@ pub fn write_row<'a>(columns: usize, values: impl Iterator<Item = Option<Scalar<
     }
 }
 
-fn one_form(value: f64) -> f64 {
+/// The value that stands for all that equal it.
+pub(super) fn one_form(value: f64) -> f64 {
     // Adding 0 makes 0 of -0.
     if value.is_nan() { f64::NAN } else { value + 0.0 }
 }

@@ -184,11 +184,16 @@ fn sql_that_everybody_expects_is_taken() {
     assert!(!kept.is_empty() && kept.len() < decades.len(), "{kept:?}");
     assert_eq!(some.iter().collect::<std::collections::BTreeSet<_>>(), kept);
     assert!(told.contains("at the drive") && told.contains("groups chosen on the host"), "{told}");
+    for side in ["drive", "host"] {
+        let (venues, _) = rows(&["--select", "distinct venue", "--run", side]);
+        let (counted, _) = rows(&["--select", "count(distinct venue), count(distinct 1)", "--run", side]);
+        assert_eq!(counted, [format!("{},1", venues.len())], "on the {side}");
+    }
     let distinct = ["--select", "distinct year - year % 10 as decade", "--order-by", "decade desc", "--limit", "2"];
     let (last, told) = rows(&distinct);
     assert!(last.len() == 2 && last[0] > last[1] && told.contains("groups put in order on the host"), "{last:?}{told}");
     for (words, why) in [
-        (&["--select", "count(distinct venue)"][..], "group by venue, or select distinct venue and count the rows"),
+        (&["--select", "sum(distinct year)"][..], "distinct values are counted, and not added up"),
         (&["--select", "year", "--having", "year > 2000"], "beside aggregates stand"),
         (&["--select", "count(*)", "--having", "year > 2000"], "having, column 1, year: a condition on groups takes"),
         (

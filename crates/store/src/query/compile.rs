@@ -1,19 +1,16 @@
 //! Trees to instructions.
 
 use super::having::GroupScope;
-use super::literals::{Literal, timestamp};
+use super::literals::{Literal, NO_DECIMAL, is_decimal};
 use super::text_error::TextPlace;
 use super::{Clause, QueryProblem, QueryTextError, parse};
-use sqlparser::ast::{BinaryOperator, DataType, Expr, Ident, InTarget, Spanned, UnaryOperator, Value};
+use sqlparser::ast::{BinaryOperator, Expr, Ident, InTarget, Spanned, UnaryOperator};
 use sqlparser::tokenizer::Span;
 use std::cmp::Ordering;
 use tapetum_kernels::scan::program::{
     Arithmetic, CONSTANTS_MAX, Comparison, Constant, INSTRUCTIONS_MAX, Instruction, Program, Register,
 };
 use tapetum_kernels::scan::{Format, OwnedScalar, ScalarType};
-
-const NO_DECIMAL: &str =
-    "there is no decimal type: a number such as 12.50 is a float; keep exact amounts as integers, such as cents";
 
 pub(super) struct Compiler<'a> {
     pub format: &'a Format,
@@ -193,21 +190,11 @@ impl<'a> Compiler<'a> {
                 let literal = Literal::of(&value.value).map_err(|problem| self.error(value.span, problem))?;
                 Ok(Operand { value: OperandValue::Literal(literal), span: value.span })
             }
-            Expr::TypedString(typed) if is_decimal(&typed.data_type) => unsupported(self, NO_DECIMAL),
             Expr::Cast { data_type, .. } if is_decimal(data_type) => unsupported(self, NO_DECIMAL),
             Expr::Cast { .. } => unsupported(self, "there is no cast: a field has the type that its format says"),
             Expr::TypedString(typed) => {
                 let span = typed.value.span;
-                let literal = match (&typed.data_type, &typed.value.value) {
-                    (DataType::Timestamp(..) | DataType::Date, Value::SingleQuotedString(text)) => {
-                        timestamp(text).map(Literal::Timestamp).ok_or(QueryProblem::Timestamp)
-                    }
-                    (DataType::Float(_), Value::SingleQuotedString(text)) => {
-                        text.parse().map(Literal::Decimal).map_err(|_| QueryProblem::Float)
-                    }
-                    _ => return unsupported(self, "of typed strings there are timestamp '…', date '…' and float '…'"),
-                };
-                let literal = literal.map_err(|problem| self.error(span, problem))?;
+                let literal = Literal::of_typed(typed).map_err(|problem| self.error(span, problem))?;
                 Ok(Operand { value: OperandValue::Literal(literal), span })
             }
             Expr::UnaryOp { op, expr } => self.unary(*op, expr, tree),
@@ -492,10 +479,6 @@ impl<'a> Compiler<'a> {
         self.constants.extend(list.into_iter().map(Constant::of));
         self.emit(Instruction::In { value, first: first as u16, count: count as u16 }, ScalarType::Bool)
     }
-}
-
-fn is_decimal(of: &DataType) -> bool {
-    matches!(of, DataType::Decimal(_) | DataType::Dec(_) | DataType::Numeric(_))
 }
 
 fn comparison_of(operator: &BinaryOperator) -> Option<Comparison> {

@@ -1,10 +1,13 @@
 //! Literals, and the constants of each type that they stand for.
 
 use super::QueryProblem;
-use sqlparser::ast::Value;
+use sqlparser::ast::{DataType, TypedString, Value};
 use std::fmt::Write;
 use tapetum_kernels::scan::program::Constant;
 use tapetum_kernels::scan::{OwnedScalar, Scalar, ScalarType};
+
+pub(super) const NO_DECIMAL: &str =
+    "there is no decimal type: a number such as 12.50 is a float; keep exact amounts as integers, such as cents";
 
 /// A literal in a text; its use decides its type.
 #[derive(Clone, PartialEq, Debug)]
@@ -32,6 +35,20 @@ impl Literal {
             Value::Placeholder(_) => return Err(QueryProblem::Unsupported("there is nothing to put in its place")),
             _ => return Err(QueryProblem::Unsupported("strings are written as 'text'")),
         })
+    }
+
+    /// `timestamp '…'` and the like.
+    pub fn of_typed(typed: &TypedString) -> Result<Literal, QueryProblem> {
+        match (&typed.data_type, &typed.value.value) {
+            (DataType::Timestamp(..) | DataType::Date, Value::SingleQuotedString(text)) => {
+                timestamp(text).map(Literal::Timestamp).ok_or(QueryProblem::Timestamp)
+            }
+            (DataType::Float(_), Value::SingleQuotedString(text)) => {
+                text.parse().map(Literal::Decimal).map_err(|_| QueryProblem::Float)
+            }
+            (of, _) if is_decimal(of) => Err(QueryProblem::Unsupported(NO_DECIMAL)),
+            _ => Err(QueryProblem::Unsupported("of typed strings there are timestamp '…', date '…' and float '…'")),
+        }
     }
 
     pub fn negated(self) -> Result<Literal, QueryProblem> {
@@ -82,6 +99,10 @@ impl Literal {
     }
 }
 
+pub(super) fn is_decimal(of: &DataType) -> bool {
+    matches!(of, DataType::Decimal(_) | DataType::Dec(_) | DataType::Numeric(_))
+}
+
 /// The literal that stands for a value, and for no other one.
 pub(super) fn literal_text(value: Option<Scalar<'_>>) -> String {
     match value {
@@ -113,7 +134,7 @@ fn hex(digits: &str) -> Option<Vec<u8>> {
 
 /// Microseconds since 1970 of a time in UTC: a date, and perhaps a time of day behind a space or `T`, and a `Z`. Of a time in no year from 0 to 9999 they
 /// are written themselves.
-pub(super) fn timestamp(text: &str) -> Option<i64> {
+fn timestamp(text: &str) -> Option<i64> {
     calendar_timestamp(text).or_else(|| text.parse().ok().filter(|micros| timestamp_text(*micros) == text))
 }
 

@@ -162,4 +162,6 @@ pub fn compile(format: &Format, text: &QueryText<'_>) -> Result<CompiledQuery, Q
 }
 
 #[cfg(test)]
+mod group_tests;
+#[cfg(test)]
 mod tests;

@@ -102,22 +102,19 @@ impl<'a> Compiler<'a> {
 
     pub(super) fn aggregate(&mut self, function: &Function) -> Result<Aggregate, QueryTextError> {
         let span = function.span();
-        let kind = aggregate_kind(function).unwrap_or(AggregateKind::Count);
+        let mut kind = aggregate_kind(function).unwrap_or(AggregateKind::Count);
         let is_plain = function.filter.is_none()
             && function.over.is_none()
             && function.within_group.is_empty()
             && function.null_treatment.is_none()
             && function.parameters == FunctionArguments::None;
         let argument = match &function.args {
-            FunctionArguments::List(FunctionArgumentList {
-                duplicate_treatment: Some(DuplicateTreatment::Distinct),
-                args,
-                ..
-            }) => {
-                let of: Vec<String> = args.iter().map(FunctionArg::to_string).collect();
-                return Err(self.error(span, QueryProblem::DistinctAggregate(of.join(", "))));
-            }
-            FunctionArguments::List(FunctionArgumentList { args, clauses, .. }) if is_plain && clauses.is_empty() => {
+            FunctionArguments::List(FunctionArgumentList { args, clauses, duplicate_treatment })
+                if is_plain && clauses.is_empty() =>
+            {
+                if *duplicate_treatment == Some(DuplicateTreatment::Distinct) {
+                    kind = distinct_kind(kind).ok_or_else(|| self.error(span, QueryProblem::DistinctAggregate))?;
+                }
                 match &args[..] {
                     [FunctionArg::Unnamed(argument)] => argument,
                     _ => return Err(self.error(span, QueryProblem::AggregateArguments)),
@@ -347,6 +344,15 @@ fn aggregate_kind(function: &Function) -> Option<AggregateKind> {
         "avg" => AggregateKind::Average,
         _ => return None,
     })
+}
+
+/// The aggregate that takes each value once; `None` where there is none.
+fn distinct_kind(kind: AggregateKind) -> Option<AggregateKind> {
+    match kind {
+        AggregateKind::Count => Some(AggregateKind::CountDistinct),
+        AggregateKind::Min | AggregateKind::Max => Some(kind),
+        _ => None,
+    }
 }
 
 pub(super) fn is_aggregate(function: &Function) -> bool {

@@ -51,8 +51,8 @@ pub enum QueryProblem {
     AggregateArgument(&'static str),
     /// None, several, or another thing than an expression.
     AggregateArguments,
-    /// With the columns that it is of.
-    DistinctAggregate(String),
+    /// An aggregate that takes a value as often as it is there, of distinct ones.
+    DistinctAggregate,
     /// Selected beside aggregates, and not grouped by.
     NotGrouped,
     OneOrder,
@@ -152,9 +152,8 @@ impl QueryProblem {
             QueryProblem::Aggregate => f.write_str("an aggregate stands alone, and only in what is selected"),
             QueryProblem::AggregateArgument(of) => write!(f, "sum and avg take numbers, and this is of type {of}"),
             QueryProblem::AggregateArguments => f.write_str("an aggregate takes one argument, as sum(field) does, and count also takes *: count(*)"),
-            QueryProblem::DistinctAggregate(of) => write!(
-                f,
-                "an aggregate does not take distinct: group by {of}, or select distinct {of} and count the rows"
+            QueryProblem::DistinctAggregate => f.write_str(
+                "distinct values are counted, and not added up: count(distinct field) is there, and min and max",
             ),
             QueryProblem::NotGrouped => {
                 f.write_str("beside aggregates stand the expressions that are grouped by, written in the same way")

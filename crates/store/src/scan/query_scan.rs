@@ -129,7 +129,7 @@ impl fmt::Display for QueryError {
                 write!(f, "the record of the key {key:?} does not fit the format, at the field {field_name}: {why}")
             }
             QueryError::TooManyGroups => {
-                f.write_str("there are more than 65536 groups or ordered rows, or 16MiB of them: group by less, or narrow the condition")
+                f.write_str("there are more than 65536 groups or ordered rows, or 16MiB of them and of values that are counted once: group by less, or narrow the condition")
             }
             QueryError::ResultTooLarge => f.write_str("rows that come together do not fit local memory: select less, or give the store more memory"),
             QueryError::TooManyReplaced => {
