@@ -72,6 +72,13 @@ pub const FAILED: &[FailedRun] = &[
         48,
         "writers of an evicting store waited for large values that a freeze alone kept, until its time was over",
     ),
+    FailedRun {
+        seed: 3_942_452_117,
+        operations: 4000,
+        troubles: 1,
+        load: Some(Load::Brim),
+        what: "no slot was kept back for recovery, as free extents that are no neighbours counted as groups",
+    },
 ];
 
 impl FailedRun {

@@ -129,7 +129,7 @@ impl Extents {
             _ if self.room_of(owner) < count => None,
             ExtentShape::Any => self.allocate_runs(owner, count),
             ExtentShape::Neighbours => {
-                self.find_neighbours(count).map(|first| vec![self.claim_run(owner, Run { first, count })])
+                self.find_neighbours(self.low, count).map(|first| vec![self.claim_run(owner, Run { first, count })])
             }
         };
         if taken.is_some() {
@@ -141,7 +141,19 @@ impl Extents {
 
     /// Whether [`Extents::take`] would succeed.
     pub fn can_take(&self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> bool {
-        self.room_of(owner) >= count && (shape == ExtentShape::Any || self.find_neighbours(count).is_some())
+        self.room_of(owner) >= count && (shape == ExtentShape::Any || self.find_neighbours(self.low, count).is_some())
+    }
+
+    /// How many runs of `count` neighbours an owner may take now; `runs_max` if there are more.
+    pub fn runs_of(&self, owner: ExtentOwner, count: u32, runs_max: u32) -> u32 {
+        let runs_max = runs_max.min(self.room_of(owner) / count);
+        let (mut runs, mut from) = (0, self.low);
+        while runs < runs_max
+            && let Some(first) = self.find_neighbours(from, count)
+        {
+            (runs, from) = (runs + 1, first + count);
+        }
+        runs
     }
 
     /// Takes the lowest free extent, even from a floor.
@@ -259,10 +271,10 @@ impl Extents {
         run
     }
 
-    /// The first of `count` neighbours that are free.
-    fn find_neighbours(&self, count: u32) -> Option<u32> {
-        let mut first = self.low;
-        for extent in self.low..self.count() {
+    /// The first of `count` neighbours that are free, at `from` or behind it.
+    fn find_neighbours(&self, from: u32, count: u32) -> Option<u32> {
+        let mut first = from;
+        for extent in from..self.count() {
             if !self.is_free(extent) {
                 first = extent + 1;
             } else if extent + 1 - first == count {
@@ -500,6 +512,18 @@ mod tests {
         assert_eq!([take(4), take(3)], [None, runs(&[(3, 3)])]);
         assert_eq!([take(1), take(2), take(1), take(1)], [runs(&[(0, 1)]), runs(&[(7, 2)]), runs(&[(1, 1)]), None]);
         assert_eq!(extents.free_count(), 0);
+    }
+
+    #[test]
+    fn runs_of_neighbours_are_counted_up_to_what_the_owner_may_take() {
+        // Free: two, three, and eleven neighbours.
+        let mut extents = extents(18, &[2, 6]);
+        let runs = |extents: &Extents, count| extents.runs_of(Slots, count, 9);
+        assert_eq!([1, 2, 3, 4, 11, 12].map(|count| runs(&extents, count)), [9, 7, 4, 2, 1, 0]);
+        assert_eq!(extents.runs_of(Slots, 3, 2), 2, "no more than are asked for");
+        extents.end_recovery();
+        extents.set_floor(Flush, 10);
+        assert_eq!([2, 3, 4].map(|count| runs(&extents, count)), [3, 2, 1], "six are open");
     }
 
     proptest! {

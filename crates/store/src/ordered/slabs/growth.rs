@@ -178,15 +178,22 @@ impl SlotSpace {
     /// Reserves as many slots of nodes as cannot be made from free extents. Notes whether there is none to give out, if `missing` groups found no
     /// extents. If none is missing, the space is not full, even if others have taken those extents meanwhile.
     fn note_room(&self, extents: &Mutex<Extents>, missing: usize) {
-        let options = self.options();
-        let groups_left = lock(extents).room_of(ExtentOwner::Slots) / options.group_extents;
-        let slots_left = groups_left.saturating_mul(self.map().pages(options.group_extents));
+        let is_of_nodes = self.options().class == SlotClass::Nodes;
+        let slots_left = if is_of_nodes { self.slots_left(extents, RESERVED_SLOTS) } else { 0 };
         self.with(|state| {
-            if options.class == SlotClass::Nodes {
+            if is_of_nodes {
                 state.slots.held_back = RESERVED_SLOTS.saturating_sub(slots_left);
             }
             state.wants.cannot_be_met = state.slots.open == 0 && missing > 0;
         });
+    }
+
+    /// How many slots new groups would have. Free extents that are no neighbours make no group. The count stops at the first group with which it
+    /// reaches `slots_max`.
+    pub fn slots_left(&self, extents: &Mutex<Extents>, slots_max: u32) -> u32 {
+        let groups_max = slots_max.div_ceil(self.group_slots());
+        let groups = lock(extents).runs_of(ExtentOwner::Slots, self.options().group_extents, groups_max);
+        groups * self.group_slots()
     }
 
     /// Whether there are extents for a new group.

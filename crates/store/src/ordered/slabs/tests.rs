@@ -6,6 +6,7 @@ use crate::ordered::testing::{KEYSPACE, TestMedia};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_base::error::Error;
+use tapetum_base::media::extents::ExtentOwner;
 use tapetum_base::media::io::lock;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::SlotAddress;
@@ -299,6 +300,34 @@ fn where_extents_are_all_taken_the_emptiest_groups_are_opened_and_the_last_slots
     media.grow(&space).unwrap();
     let _last = space.take(None).unwrap();
     assert!(space.take(None).is_none());
+}
+
+/// Recovery cannot make a group of free extents that are no neighbours, so it needs free slots.
+#[test]
+fn where_free_extents_are_no_neighbours_the_last_slots_are_kept_back() {
+    let mut media = TestMedia::new();
+    let space = media.space(SlotClass::Nodes, 16);
+    let end = lock(&media.extents).count();
+    for extent in (256..end).step_by(16) {
+        assert!(lock(&media.extents).claim(ExtentOwner::Large, extent));
+    }
+    let mut shares = Vec::new();
+    loop {
+        media.grow(&space).unwrap();
+        let Some(share) = space.take(None) else { break };
+        share.settle(1);
+        shares.push(share);
+    }
+    assert!(lock(&media.extents).free_count() > 4 * RESERVED_SLOTS);
+    for number in 0..RESERVED_SLOTS {
+        if space.counts().slots_open == 0 {
+            media.grow(&space).unwrap();
+        }
+        let share = space.take_kept_back();
+        let share = share.unwrap_or_else(|| panic!("only {number} slots of {RESERVED_SLOTS} were kept back"));
+        share.settle(1);
+        shares.push(share);
+    }
 }
 
 /// Recovery rewrites the images that it doubts, for which it needs slots: those of the groups that it cannot close before.
