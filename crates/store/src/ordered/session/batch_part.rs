@@ -31,8 +31,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_base::error::Error;
 use tapetum_base::log::Draft;
-use tapetum_base::media::extents::ExtentOwner;
-use tapetum_base::media::io::lock;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::PutResult;
@@ -253,13 +251,12 @@ impl<'a> OrderedBatch<'a> {
     fn refuse_if_full(&self) -> Result<(), BatchStop> {
         for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
             let nodes = &pages[0].tree.nodes;
-            let group_extents = nodes.options().group_extents;
-            let groups_left = lock(&self.core.base.extents).room_of(ExtentOwner::Slots) / group_extents;
+            let missing = (2 * pages.len() as u32).saturating_sub(nodes.spare_slots());
             // Others need extents, too.
-            let in_extents = u64::from(groups_left) * u64::from(nodes.map().pages(group_extents)) / 2;
+            let is_full = || nodes.slots_left(&self.core.base.extents, 2 * missing) < 2 * missing;
             let puts =
                 pages.iter().flat_map(|page| &self.order[page.writes.clone()]).any(|at| self.writes[*at].is_put());
-            if puts && u64::from(nodes.spare_slots()) + in_extents < 2 * pages.len() as u64 {
+            if puts && missing > 0 && is_full() {
                 return Err(BatchStop::Refused(Error::FullFlash));
             }
         }
