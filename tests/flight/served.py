@@ -38,7 +38,7 @@ class Served(Server):
         return command(*words, "--data", self.data, check=check, **options)
 
     def keyspace(self, name, fields=None, ordered=False):
-        self.run("keyspace", "create", name, *(["--kind", "ordered"] if ordered else []))
+        self.run("keyspace", "create", name, *(["--index", "ordered"] if ordered else []))
         if fields:
             self.run("keyspace", "format", name, fields)
 

@@ -42,7 +42,7 @@ use crate::status::status_of;
 use crate::ticket::TicketOffice;
 
 /// The most answers at once: each has a thread.
-pub const ANSWERS_MAX: usize = 64;
+pub const ANSWERS_MAX: usize = 32;
 /// Bytes of a batch, about: clients take them whole, and some refuse messages of more than 16 MiB.
 const BATCH_BYTES: usize = 1 << 20;
 /// A row of a query has so many bytes beside its strings, at the most.

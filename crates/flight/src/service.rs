@@ -112,10 +112,10 @@ impl Calls {
             }
             command => match catalog::schema_of(&command) {
                 Some(schema) => Ok(Answer::Catalog(schema, command)),
-                None => Err(Failure::bad(format!(
-                    "this door answers no {}: it has statements that read, prepared ones, and the catalog",
-                    command.type_url()
-                ))),
+                None => Err(Failure::bad(
+                    "the descriptor asks for no rows that this door has: give a statement that reads, a prepared one, a command of the \
+                     catalog, JSON, or the path of one keyspace",
+                )),
             },
         }
     }
@@ -174,6 +174,9 @@ impl Calls {
         let not_understood = || Status::invalid_argument("this is no ticket: ask for one with GetFlightInfo");
         let any = Any::decode(ticket).map_err(|_| not_understood())?;
         let command = Command::try_from(any).map_err(|_| not_understood())?;
+        if catalog::schema_of(&command).is_none() {
+            return Err(not_understood());
+        }
         let batch = self.shared.on_thread(move |shared| catalog::rows_of(shared, command)).await?;
         Ok(one_batch(batch))
     }

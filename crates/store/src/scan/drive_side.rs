@@ -104,6 +104,8 @@ pub(super) struct DriveRun {
     is_of_key: bool,
     /// Since when there has been too little local memory.
     short_since_us: Option<u64>,
+    /// The last pipeline found no memory for its sub-buffers.
+    lacks_sub_buffers: bool,
     is_stopping: bool,
     tag_next: u64,
     returned: Vec<Returned>,
@@ -173,6 +175,7 @@ impl DriveRun {
             is_strict: query.policy() == MisfitPolicy::Fail,
             is_of_key,
             short_since_us: None,
+            lacks_sub_buffers: false,
             is_stopping: false,
             tag_next: 1,
             returned: Vec::new(),
@@ -199,12 +202,13 @@ impl DriveRun {
                 self.stop();
             }
             // Rows that come one by one leave no memory for a list that found none before.
-            let waits = self.transfer.is_some() && self.prepared.is_some();
+            let waits = self.transfer.is_some() && self.prepared.is_some() || self.lacks_sub_buffers;
             while !waits && self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
-            if self.flights.is_empty() && self.prepared.is_none() && self.transfer.is_none() {
+            let is_idle = self.flights.is_empty() && self.prepared.is_none() && self.transfer.is_none();
+            if is_idle && !self.lacks_sub_buffers {
                 return Ok(true);
             }
-            if !has_merged {
+            if !has_merged || is_idle {
                 return Ok(false);
             }
         }
@@ -214,6 +218,10 @@ impl DriveRun {
     pub fn wait(&mut self) {
         if self.transfer.is_some() {
             return self.tools.pair().wait(Some(Duration::from_millis(10)));
+        }
+        // Others give memory back meanwhile: then pipelines go on.
+        if self.flights.is_empty() && std::mem::take(&mut self.lacks_sub_buffers) {
+            return self.tools.pair().wait(Some(Duration::from_millis(1)));
         }
         match self.flights.front() {
             // It waits for something to be durable.
@@ -270,20 +278,33 @@ impl DriveRun {
             return Ok(true);
         }
         match ended {
-            Some(Ok(FlightEnd::Frames(bytes))) => match self.row_by_row {
-                Some(concat) => {
-                    let tag = self.tag_next;
-                    self.tag_next += 1;
-                    self.transfer = Some(RecordTransfer::new(flight, bytes, concat, tag));
+            Some(Ok(FlightEnd::Frames(bytes))) => {
+                self.short_since_us = None;
+                match self.row_by_row {
+                    Some(concat) => {
+                        let tag = self.tag_next;
+                        self.tag_next += 1;
+                        self.transfer = Some(RecordTransfer::new(flight, bytes, concat, tag));
+                    }
+                    None => {
+                        report.returned_bytes += bytes as u64;
+                        let merged = result.merge(flight.frames(self.tools.pair(), bytes), rows);
+                        let merged =
+                            merged.map_err(QueryError::from).and_then(|()| self.merged(&flight, result, report));
+                        self.put_back(flight);
+                        merged?;
+                    }
                 }
-                None => {
-                    report.returned_bytes += bytes as u64;
-                    let merged = result.merge(flight.frames(self.tools.pair(), bytes), rows);
-                    let merged = merged.map_err(QueryError::from).and_then(|()| self.merged(&flight, result, report));
-                    self.put_back(flight);
-                    merged?;
+            }
+            Some(Ok(FlightEnd::NoSubBuffers)) => {
+                self.put_back(flight);
+                if !self.may_wait() {
+                    let why = "local memory has no room for another scan: ask for fewer at once, or give the store more memory";
+                    return Err(Error::Options(why.into()).into());
                 }
-            },
+                self.lacks_sub_buffers = true;
+                self.list_again(of, id)?;
+            }
             Some(Ok(FlightEnd::TooLong(bytes))) => {
                 report.flash_bytes += flight.flash_bytes(u64::MAX);
                 let has_room = bytes <= flight.sink_bytes();
@@ -293,11 +314,7 @@ impl DriveRun {
                 }
                 self.sink_bytes_min = self.sink_bytes_min.max(bytes);
                 self.sink_bytes = self.sink_bytes.max(self.sink_bytes_min);
-                match of {
-                    ListOf::Layout => self.layout.again(id, None)?,
-                    ListOf::Values => self.values.again(id, None),
-                }
-                self.is_listed = false;
+                self.list_again(of, id)?;
             }
             Some(Err(error)) => {
                 self.put_back(flight);
@@ -354,6 +371,16 @@ impl DriveRun {
         self.list_rest(flight.of, flight.id, stopped.as_ref())
     }
 
+    /// Lists again all that a pipeline was to look at.
+    fn list_again(&mut self, of: ListOf, id: u64) -> Result<(), QueryError> {
+        match of {
+            ListOf::Layout => self.layout.again(id, None)?,
+            ListOf::Values => self.values.again(id, None),
+        }
+        self.is_listed = false;
+        Ok(())
+    }
+
     /// Lists again the part of its list that a pipeline left.
     fn list_rest(&mut self, of: ListOf, id: u64, stopped: Option<&StoppedRun>) -> Result<(), QueryError> {
         match (of, stopped) {
@@ -383,7 +410,6 @@ impl DriveRun {
         match Flight::submit(&self.base.drive, &mut self.tools, &plan, self.tag_next, of, list) {
             Ok((flight, sent_bytes)) => {
                 self.tag_next += 1;
-                self.short_since_us = None;
                 report.commands += 1;
                 report.sent_bytes += sent_bytes;
                 self.flights.push_back(flight);

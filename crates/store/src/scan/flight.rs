@@ -8,8 +8,9 @@ use tapetum_base::error::Error;
 use tapetum_drive::programs::scan::ScanRequest;
 use tapetum_drive::programs::{CORRUPT, TOO_LARGE, room_needed};
 use tapetum_drive::{
-    Command, Drive, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelineReason,
-    PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, Returned, SourceRange, Status,
+    Command, Drive, Lease, LocalBuffer, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace,
+    PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, QueuePair, Returned,
+    SourceRange, Status,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +40,8 @@ pub(super) enum FlightEnd {
     Frames(usize),
     /// No frames: there is room for less than this.
     TooLong(usize),
+    /// It did not begin: local memory had no room for its sub-buffers.
+    NoSubBuffers,
 }
 
 /// The parameters of a pipeline beside its list.
@@ -146,6 +149,7 @@ impl Flight {
         let encoded = pair.copy_array_to_host(Purpose::Scan, work, PipelineDescriptor::RESULT_AT);
         let ended = match PipelineResult::decode(&encoded) {
             Ok(Some(PipelineResult::Finished { bytes })) => Ok(FlightEnd::Frames(bytes as usize)),
+            Ok(Some(PipelineResult::Failed(failure))) if has_no_sub_buffers(&failure) => Ok(FlightEnd::NoSubBuffers),
             Ok(Some(PipelineResult::Failed(failure))) => match room_needed(&failure) {
                 Some(bytes) => Ok(FlightEnd::TooLong(bytes)),
                 None => Err(failed(failure)),
@@ -167,6 +171,10 @@ impl Flight {
         let at = self.frames_at();
         pair.look(Purpose::Scan, work, at..at + bytes)
     }
+}
+
+fn has_no_sub_buffers(failure: &PipelineFailure) -> bool {
+    failure.place == PipelinePlace::Source && failure.reason == PipelineReason::NoLocalMemory
 }
 
 fn failed(failure: PipelineFailure) -> QueryError {
