@@ -17,7 +17,12 @@ pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
 
 /// As [`clients`], with those of Flight: tests/flight.
 pub fn flight(arguments: &Arguments) -> Result<(), Failure> {
-    run("flight", &environment("venv-flight", "tests/flight/requirements.txt", &[])?.join("bin/python"), arguments)
+    run("flight", &flight_environment()?.join("bin/python"), arguments)
+}
+
+/// The clients of Flight.
+pub fn flight_environment() -> Result<PathBuf, Failure> {
+    environment("venv-flight", "tests/flight/requirements.txt", &[])
 }
 
 /// `--only PATTERN` picks tests. PyTorch is used if the system has it; tests that are skipped without it say so.

@@ -12,6 +12,7 @@ mod dram;
 mod embedded;
 mod extstore;
 mod filter_scan;
+mod flight;
 mod floods;
 mod freezes;
 pub mod images;
@@ -53,7 +54,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 38] = [
+pub const ROWS: [Row; 39] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -84,6 +85,7 @@ pub const ROWS: [Row; 38] = [
     contest!(queries::FIELDS_GET, "--items 500 --rounds 1 --contenders tapetum,tapetum-unit,tapetum-ordered"),
     contest!(queries::GRAPH, "--items 3000 --rounds 1 --contenders tapetum,tapetum-units,tapetum-ordered"),
     Row::new("scan-rows", scan_rows::run, "--rounds 1"),
+    Row::new("flight", flight::run, "--items 2000 --rounds 1 --engines 0"),
     Row::new("service", service::run, "--items 2000 --rounds 1"),
     Row::new("freezes", freezes::run, "--items 2000 --rounds 1 --seconds 0"),
     Row::new("backups", backups::run, "--items 2000 --rounds 1 --seconds 1"),

@@ -26,10 +26,10 @@ use crate::results::series::Series;
 use crate::results::spread::Spread;
 use crate::{Failure, workspace};
 
-const MEMORY: &str = "512MiB";
-const MEMORY_BYTES: u64 = 512 << 20;
+pub(super) const MEMORY: &str = "512MiB";
+pub(super) const MEMORY_BYTES: u64 = 512 << 20;
 const CAPACITY_BYTES: u64 = 2 << 30;
-const FIELDS: &str = "key: id u64be; value: year u16be, place u16be, text string";
+pub(super) const FIELDS: &str = "key: id u64be; value: year u16be, place u16be, text string";
 const EDGE_FIELDS: &str = "key: source u32be, target u32be";
 const TEXT_BYTES: usize = 96;
 /// Those who scan beside memcached's clients.
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Records in a hashed and in an ordered keyspace, and a graph.
-fn fill(data: &Path, records: u64) -> Result<(), Failure> {
+pub(super) fn fill(data: &Path, records: u64) -> Result<(), Failure> {
     let options = Options::new().capacity_bytes(CAPACITY_BYTES).memory_bytes(MEMORY_BYTES).sync(Sync::No);
     let store = options.open(data)?;
     let (hashed, ordered) =
@@ -82,7 +82,7 @@ fn fill(data: &Path, records: u64) -> Result<(), Failure> {
     Ok(store.close()?)
 }
 
-fn query(keyspace: &str, condition: Option<&str>, select: &str) -> Request {
+pub(super) fn query(keyspace: &str, condition: Option<&str>, select: &str) -> Request {
     let words = QueryWords {
         fields: FIELDS.into(),
         condition: condition.map(str::to_owned),
