@@ -8,6 +8,8 @@ use sqlparser::tokenizer::{Location, Span, Token};
 
 const ONE_STATEMENT: &str = "one statement at a time: send the next one by itself";
 const OTHER_PARAMETER: &str = "a parameter is written as ? or $1, the first one being $1";
+const NO_VALUE: &str =
+    "a parameter stands where a value may: behind a sign, a comma, or a word such as and, not, like, in";
 const TWO_KINDS: &str = "parameters are all written as ?, or all as $1";
 
 pub(super) struct Pieces<'a> {
@@ -43,6 +45,35 @@ impl Piece<'_> {
         match &self.token {
             Token::Word(word) => Some(&word.value),
             _ => None,
+        }
+    }
+
+    /// Whether a value may stand behind it. A value behind another one would make something else of both: -5 behind a field subtracts.
+    fn is_before_value(&self) -> bool {
+        let is_value =
+            matches!(self.token, Token::Number(..) | Token::RParen | Token::RBracket | Token::Placeholder(_))
+                || self.text.ends_with(['\'', '"']);
+        match self.keyword() {
+            Keyword::SELECT
+            | Keyword::DISTINCT
+            | Keyword::ALL
+            | Keyword::FROM
+            | Keyword::WHERE
+            | Keyword::BY
+            | Keyword::HAVING
+            | Keyword::LIMIT
+            | Keyword::OFFSET
+            | Keyword::FIRST
+            | Keyword::NEXT
+            | Keyword::AND
+            | Keyword::OR
+            | Keyword::NOT
+            | Keyword::IS
+            | Keyword::IN
+            | Keyword::BETWEEN
+            | Keyword::LIKE
+            | Keyword::ESCAPE => true,
+            _ => self.name().is_none() && !is_value,
         }
     }
 
@@ -92,6 +123,9 @@ impl<'a> Pieces<'a> {
             let Some(number) = number else { return Err(self.malformed(&self.list[place], OTHER_PARAMETER)) };
             if *is_numbered.get_or_insert(has_number) != has_number {
                 return Err(self.malformed(&self.list[place], TWO_KINDS));
+            }
+            if place > 0 && !self.list[place - 1].is_before_value() {
+                return Err(self.malformed(&self.list[place], NO_VALUE));
             }
             parameters = parameters.max(number);
             self.list[place].parameter = Some(number - 1);

@@ -78,7 +78,8 @@ impl Template {
             Some([count]) => RowCount::of(pieces, count)?,
             Some([count, rows]) if is_rows(rows) => RowCount::of(pieces, count)?,
             Some([.., last]) => return Err(pieces.malformed(last, ROW_COUNT)),
-            Some([]) | None => RowCount::Absent,
+            Some([]) => return Err(StatementError::whole(StatementProblem::Malformed(ROW_COUNT))),
+            None => RowCount::Absent,
         };
         if let (RowCount::Rows(1..), Some([count, ..])) = (&offset, found(StatementClause::Offset)) {
             return Err(pieces.refused(count, NO_OFFSET));
