@@ -157,7 +157,8 @@ fn the_drive_answers_as_the_host_does() {
     let order = Some(RowOrder { by: 0, is_descending: true });
     let top = QueryOutput::Rows { columns: vec![0], order, limit: Some(20) };
     let sum = Aggregate { kind: AggregateKind::Sum, register: Some(0) };
-    let years = QueryOutput::Groups { keys: vec![1], aggregates: vec![sum] };
+    let distinct = Aggregate { kind: AggregateKind::CountDistinct, register: Some(0) };
+    let years = QueryOutput::Groups { keys: vec![1], aggregates: vec![sum, distinct] };
     for from in [0, 2000, 2015, 3000] {
         for output in [rows(None), count(), top.clone(), years.clone()] {
             let query = query(from, output);
@@ -361,6 +362,12 @@ fn groups_without_end_are_refused() {
         aggregates: vec![Aggregate { kind: AggregateKind::Count, register: None }],
     };
     assert_eq!(run(&papers, &query(0, output), QuerySide::Drive).unwrap_err(), QueryError::TooManyGroups);
+    let distinct = Aggregate { kind: AggregateKind::CountDistinct, register: Some(0) };
+    let counted = QueryOutput::Groups { keys: vec![], aggregates: vec![distinct] };
+    for side in [QuerySide::Drive, QuerySide::Host] {
+        let (rows, _) = run(&papers, &query(0, counted.clone()), side).unwrap();
+        assert_eq!(rows, [[Some(OwnedScalar::Int(70_000))]], "{side:?}");
+    }
 }
 
 #[test]
