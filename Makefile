@@ -183,6 +183,7 @@ setup-test:
 		python3:python3 \
 		memcached:memcached \
 		memccapable:libmemcached-tools \
+		/usr/sbin/nutcracker:nutcracker \
 		fusermount3:fuse3 \
 		/sbin/losetup:mount \
 		/sbin/mkfs.ext4:e2fsprogs \

@@ -151,6 +151,16 @@ fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failur
     }
 }
 
+/// Reads a body as that of every action that has one.
+#[cfg(feature = "fuzzing")]
+pub fn parse_all(body: &[u8]) {
+    drop(parsed::<KeyspacesBody>(body));
+    drop(parsed::<KeysBody>(body).and_then(of_few_keys));
+    drop(parsed::<FreezeBody>(body).and_then(|body| millis(body.seconds)));
+    drop(parsed::<RenewBody>(body).and_then(|body| millis(body.seconds)));
+    drop(parsed::<IdBody>(body));
+}
+
 fn parsed<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Failure> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| Failure::bad(format!("the action's body makes no sense: {error}")))
@@ -238,7 +248,7 @@ fn frames(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
     frames.map(|(frame, _charge)| Ok(arrow_flight::Result { body: frame.into() })).boxed()
 }
 
-fn request_of(body: &[u8]) -> Result<Request, Failure> {
+pub fn request_of(body: &[u8]) -> Result<Request, Failure> {
     let (version, request) = body.split_first_chunk::<VERSION_BYTES>().unwrap_or((&[0; VERSION_BYTES], &[]));
     let version = u16::from_le_bytes(*version);
     if version != PROTOCOL_VERSION {

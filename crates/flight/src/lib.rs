@@ -27,6 +27,8 @@ mod catalog;
 pub mod client;
 pub mod command;
 pub mod door;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod moments;
 mod plan;
 mod prepared;

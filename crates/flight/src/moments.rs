@@ -132,6 +132,13 @@ impl Moments {
         Reading { moments: Arc::clone(self), freeze }
     }
 
+    /// There are so many more tickets of a freeze.
+    pub fn expect(&self, freeze: u64, tickets: usize) {
+        if let Some(used) = self.state().freezes.get_mut(&freeze) {
+            used.unread += tickets;
+        }
+    }
+
     /// Nobody will show so many tickets of a freeze any more.
     pub fn forget(&self, freeze: u64, tickets: usize) {
         if let Some(used) = self.state().freezes.get_mut(&freeze) {

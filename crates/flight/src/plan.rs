@@ -5,14 +5,15 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use tapetum::OwnedScalar;
 use tapetum::query::{SelectStatement, Statement, StatementWords};
+use tapetum::{KeyRange, OwnedScalar, Store};
 use tapetum_kernels::scan::ScalarType;
+use tapetum_kernels::scan::query::QueryOutput;
 use tapetum_service::failure::Failure;
 use tapetum_service::reply::{FormatRow, Reply};
 use tapetum_service::request::{ListWanted, Query, QueryWords, Range, Request, ScanWanted, Side};
 
-use crate::answering::{DoorShared, item_schema, row_schema};
+use crate::answering::{DoorShared, item_schema, row_schema, too_old};
 use crate::command::{Bytes, Command, ItemsCommand, QueryCommand};
 use crate::ticket::Work;
 
@@ -20,6 +21,9 @@ pub const CATALOG: &str = "tapetum";
 pub const SCHEMA: &str = "main";
 /// Of a keyspace whose records have no format: its items as they are.
 const PLAIN_FORMAT: &str = "key: key bytes; value: value bytes";
+
+/// A keyspace is read by so many tickets at most.
+const RANGES_MAX: usize = 8;
 
 /// What is to be done for a client.
 #[derive(Debug)]
@@ -144,6 +148,39 @@ impl Work {
         self
     }
 
+    /// Whether its rows come in the order of keys.
+    pub fn is_in_order(&self) -> bool {
+        matches!(self, Work::Request { request: Request::Scan { .. }, .. })
+    }
+
+    /// The same by ranges of keys, in their order: where each row is one of its own, and all are wanted.
+    pub fn by_ranges(self, store: &Store) -> Result<Vec<Work>, Failure> {
+        let (name, freeze, range) = match &self {
+            Work::Request {
+                request: Request::Scan { keyspace, freeze: Some(freeze), range, limit: None, .. }, ..
+            } => (keyspace, *freeze, range.clone()),
+            Work::Request { request: Request::Query(query), .. } if rows_stand_alone(query)? => {
+                (&query.keyspace, query.freeze.unwrap_or_default(), query.range.clone())
+            }
+            _ => return Ok(vec![self]),
+        };
+        let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
+        // What is wrong with the keyspace is told where it is read.
+        let Ok(keyspace) = view.keyspace(name) else { return Ok(vec![self]) };
+        let Ok(ranges) = keyspace.ranges(&range.into(), RANGES_MAX) else { return Ok(vec![self]) };
+        let of_range = |of: KeyRange| {
+            let mut work = self.clone();
+            if let Work::Request {
+                request: Request::Scan { range, .. } | Request::Query(Query { range, .. }), ..
+            } = &mut work
+            {
+                *range = of.into();
+            }
+            work
+        };
+        Ok(ranges.into_iter().map(of_range).collect())
+    }
+
     /// The schema of its rows.
     pub fn schema(&self) -> Result<SchemaRef, Failure> {
         match self {
@@ -155,6 +192,13 @@ impl Work {
             },
         }
     }
+}
+
+/// Whether a query's rows are those of its ranges together.
+fn rows_stand_alone(query: &Query) -> Result<bool, Failure> {
+    let words = &query.words;
+    let is_whole = words.limit.is_none() && query.freeze.is_some();
+    Ok(is_whole && matches!(words.compile()?.query.output(), QueryOutput::Rows { .. }))
 }
 
 pub fn parse(sql: &str) -> Result<Statement, Failure> {

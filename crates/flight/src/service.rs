@@ -126,14 +126,23 @@ impl Calls {
                 let ticket = Ticket::new(command.into_any().encode_to_vec());
                 (schema, FlightEndpoint::new().with_ticket(ticket))
             }
-            Answer::Rows(Plan { schema, work }) => (schema, Calls::endpoint(shared, work)?),
+            Answer::Rows(Plan { schema, work }) => {
+                let is_in_order = work.is_in_order();
+                let endpoints = Calls::endpoints(shared, work)?;
+                let info = Calls::empty_info(&schema, descriptor)?.with_ordered(is_in_order);
+                return Ok(endpoints.into_iter().fold(info, FlightInfo::with_endpoint));
+            }
         };
-        let info = FlightInfo::new().try_with_schema(&schema).map_err(of_arrow)?;
-        Ok(info.with_endpoint(endpoint).with_descriptor(descriptor).with_total_records(-1).with_total_bytes(-1))
+        Ok(Calls::empty_info(&schema, descriptor)?.with_endpoint(endpoint))
     }
 
-    /// Where the rows of some work are, for so long as its moment stays.
-    fn endpoint(shared: &DoorShared, work: Work) -> Result<FlightEndpoint, Failure> {
+    fn empty_info(schema: &SchemaRef, descriptor: FlightDescriptor) -> Result<FlightInfo, Failure> {
+        let info = FlightInfo::new().try_with_schema(schema).map_err(of_arrow)?;
+        Ok(info.with_descriptor(descriptor).with_total_records(-1).with_total_bytes(-1))
+    }
+
+    /// Where the rows of some work are, for so long as its moment stays: by ranges of keys, where there are many.
+    fn endpoints(shared: &DoorShared, work: Work) -> Result<Vec<FlightEndpoint>, Failure> {
         let store = shared.store()?;
         let (opening, work) = match (&work, work.freeze()) {
             // A freeze of the client's own.
@@ -143,10 +152,18 @@ impl Calls {
                 (moment.opening, work.at(moment.freeze))
             }
         };
-        let ticket = Ticket::new(shared.office.sign(opening, &work));
-        let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
-        endpoint.expiration_time = Some((std::time::SystemTime::now() + LASTS).into());
-        Ok(endpoint)
+        let freeze = work.freeze();
+        let works = work.by_ranges(&store)?;
+        if let Some(freeze) = freeze {
+            shared.moments.expect(freeze, works.len() - 1);
+        }
+        let endpoint = |work: &Work| {
+            let ticket = Ticket::new(shared.office.sign(opening, work));
+            let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
+            endpoint.expiration_time = Some((std::time::SystemTime::now() + LASTS).into());
+            endpoint
+        };
+        Ok(works.iter().map(endpoint).collect())
     }
 
     fn work(shared: &DoorShared, ticket: &[u8]) -> Result<Work, Failure> {

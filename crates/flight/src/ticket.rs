@@ -56,8 +56,12 @@ impl TicketOffice {
 
     /// A ticket for some work with the store of an opening.
     pub fn sign(&self, opening: u64, work: &Work) -> Vec<u8> {
-        let head = [&MAGIC[..], &opening.to_le_bytes()].concat();
-        let mut ticket = postcard::to_extend(work, head).expect("plain data has a form as bytes");
+        self.seal(opening, &postcard::to_stdvec(work).expect("plain data has a form as bytes"))
+    }
+
+    /// A ticket for these bytes.
+    pub fn seal(&self, opening: u64, work: &[u8]) -> Vec<u8> {
+        let mut ticket = [&MAGIC[..], &opening.to_le_bytes(), work].concat();
         let code = self.code(&ticket);
         ticket.extend_from_slice(&code);
         ticket

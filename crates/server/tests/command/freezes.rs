@@ -11,6 +11,7 @@ use std::time::Duration;
 use tapetum_service::caller::Gathering;
 use tapetum_service::reply::Reply;
 use tapetum_service::request::{Freeze, Request};
+use tapetum_service::service::Asked;
 use tapetum_service::socket::client::Connection;
 
 use crate::keyspaces::serve;

@@ -186,6 +186,44 @@ fn each_command_does_the_same_closed_and_served() {
     assert_eq!(dumped[0], dumped[1]);
 }
 
+/// What does not change keyspaces or sizes is the same through the socket and through the Flight door.
+#[test]
+fn a_command_asks_a_server_elsewhere_as_the_one_of_its_store() {
+    let scratch = Scratch::new("elsewhere");
+    scratch.succeeds(&["put", "first", "1", "--capacity", "128MiB", "--memory", "64MiB"]);
+    let door = scratch.0.join("door");
+    let server = scratch.serve(&["--flight", &format!("unix:{}", door.display())]);
+    let address = format!("grpc+unix://{}", door.display());
+    let is_admin = |words: &[&str]| {
+        let changes = matches!(words[..2.min(words.len())], ["keyspace", verb] if !["list", "show"].contains(&verb));
+        changes || words[0] == "resize"
+    };
+    let is_about_format =
+        |words: &[&str]| words == ["keyspace", "format", "papers"] || words == ["keyspace", "format", "default"];
+    for words in COMMANDS.iter().filter(|words| words[0] != "delete") {
+        let here = scratch.run(words, input(words));
+        let mut there = tapetum(words);
+        there.args(["--server", &address]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut there = there.spawn().unwrap();
+        let _ = there.stdin.take().unwrap().write_all(input(words));
+        let there = there.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&there.stderr);
+        if is_admin(words) && !is_about_format(words) {
+            assert!(!there.status.success(), "{words:?}");
+            continue;
+        }
+        assert_eq!(here.status, there.status, "{words:?}: {told}");
+        if !["inspect", "stats", "check", "list", "dump"].contains(&words[0]) {
+            assert_eq!(String::from_utf8_lossy(&here.stdout), String::from_utf8_lossy(&there.stdout), "{words:?}");
+        }
+        let place = scratch.data().display().to_string();
+        assert_eq!(String::from_utf8_lossy(&here.stderr).replace(&place, ""), told.replace(&place, ""), "{words:?}");
+    }
+    let nobody = failed(tapetum(&["keyspace", "list", "--server", "grpc://127.0.0.1:1"]).output().unwrap());
+    assert!(nobody.contains("start it there with --flight"), "{nobody}");
+    server.stop();
+}
+
 /// Lines that do not parse are left out of what is sent, and the others keep their numbers.
 #[test]
 fn a_line_that_the_store_refuses_is_named_by_its_number() {

@@ -10,7 +10,8 @@ use crate::api::session::Application;
 use crate::api::store::Store;
 use crate::freeze::image::{TakeImage, no_image, store_image};
 use crate::freeze::list::FreezePlace;
-use crate::freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenStore};
+use crate::freeze::{FreezeEnd, FreezeError, FreezeOptions, FreezeReport, FrozenPart, FrozenStore};
+use crate::ordered::frozen::KeySpan;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,13 @@ use tapetum_base::keyspace::catalogue::Keyspace;
 use tapetum_base::keyspace::states::KeyspaceRef;
 use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::media::io::{Io, Task, poll_once};
-use tapetum_base::request::key_range::KeyRange;
+use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_drive::{OfProcess, Purpose};
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Format, Query};
+
+/// A range that is read by itself has at least so many pages: a MiB.
+const PART_NODES_MIN: usize = 256;
 
 /// Commands on their way at once while a store is frozen.
 const DEPTH: u32 = 64;
@@ -275,6 +279,28 @@ impl FrozenKeyspace {
     /// The same, for whoever reads it as any other.
     pub fn reading(&self) -> &ReadKeyspace {
         &self.reading
+    }
+
+    /// Ranges that make up `range`, in their order, with about as many pages each: at most so many, and few where there is little to read. A
+    /// hashed keyspace has one.
+    ///
+    /// # Errors
+    /// If a key of the range is too long, or the freeze has ended.
+    pub fn ranges(&self, range: &KeyRange, parts: usize) -> Result<Vec<KeyRange>, QueryError> {
+        let Some((frozen, entry)) = self.reading.handle.frozen() else { return Ok(vec![range.clone()]) };
+        let FrozenPart::Ordered(Some(tree)) = frozen.part(entry) else { return Ok(vec![range.clone()]) };
+        let separators = tree.separators(&KeySpan::of(range)?, parts, PART_NODES_MIN);
+        let (mut ranges, mut from) = (Vec::new(), range.from.clone());
+        for separator in separators {
+            let to = KeyBound::Excluded(separator.to_vec());
+            ranges.push(KeyRange { from, to, is_reverse: range.is_reverse });
+            from = KeyBound::Included(separator.to_vec());
+        }
+        ranges.push(KeyRange { from, to: range.to.clone(), is_reverse: range.is_reverse });
+        if range.is_reverse {
+            ranges.reverse();
+        }
+        Ok(ranges)
     }
 
     /// The blocks of a block device.

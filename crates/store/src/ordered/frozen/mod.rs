@@ -209,6 +209,11 @@ impl FrozenTree {
         Ok(false)
     }
 
+    /// As [`FrozenNodes::separators`].
+    pub fn separators(&self, span: &KeySpan, parts: usize, nodes_min: usize) -> Vec<&[u8]> {
+        self.nodes.separators(span, parts, nodes_min)
+    }
+
     /// Nodes whose pages were copied.
     pub fn copied_nodes(&self) -> usize {
         self.nodes.copies()

@@ -6,6 +6,7 @@
 //! ```
 //! A page that equals its image is that image's slot. One that does not was copied.
 
+use super::KeySpan;
 use super::copies::PageCopy;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use std::collections::BTreeMap;
@@ -108,6 +109,19 @@ impl FrozenNodes {
         low.saturating_sub(1)
     }
 
+    /// Anchors that cut the nodes of a span of keys into so many parts of about as many nodes, in order: fewer, where a part would have less than
+    /// `nodes_min`.
+    pub fn separators(&self, span: &KeySpan, parts: usize, nodes_min: usize) -> Vec<&[u8]> {
+        let first = self.floor(&span.from);
+        let end = span.to.as_ref().map_or(self.len(), |to| (self.floor(to) + 1).min(self.len()));
+        let nodes = end.saturating_sub(first);
+        let parts = parts.min(nodes / nodes_min.max(1)).max(1);
+        (1..parts)
+            .map(|part| self.anchor(first + part * nodes / parts))
+            .filter(|anchor| *anchor > &span.from[..] && span.has(anchor))
+            .collect()
+    }
+
     pub fn memory_bytes(&self) -> usize {
         let index = self.anchors.capacity() + 8 * self.ends.capacity() + 16 * self.slots.capacity();
         index + self.copies.len() * (NODE_BYTES + 4 * size_of::<usize>())
@@ -117,6 +131,21 @@ impl FrozenNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn separators_lie_within_the_span_and_cut_it_evenly() {
+        let mut nodes = FrozenNodes::default();
+        for (place, anchor) in [&b""[..], b"b", b"c", b"d", b"e", b"f", b"g", b"h"].into_iter().enumerate() {
+            nodes.push_slot(anchor, NodeId(place as u32), NodeHome { slot: place as u32, stamp: 1 });
+        }
+        let span = |from: &[u8], to: Option<&[u8]>| KeySpan { from: from.to_vec(), to: to.map(<[u8]>::to_vec) };
+        assert_eq!(nodes.separators(&span(b"", None), 4, 1), [b"c", b"e", b"g"]);
+        assert_eq!(nodes.separators(&span(b"", None), 4, 4), [b"e"]);
+        assert_eq!(nodes.separators(&span(b"", None), 4, 8), [b""; 0]);
+        assert_eq!(nodes.separators(&span(b"cc", Some(b"f")), 2, 1), [b"e"]);
+        assert_eq!(nodes.separators(&span(b"d", Some(b"d\0")), 4, 1), [b""; 0]);
+        assert!(FrozenNodes::default().separators(&span(b"", None), 4, 1).is_empty());
+    }
 
     #[test]
     fn the_node_of_a_key_is_the_last_one_that_begins_before_it() {
