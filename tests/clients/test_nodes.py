@@ -64,7 +64,7 @@ class TestNodes(unittest.TestCase):
         settings.write_text(f"""
 alpha:
   listen: 127.0.0.1:{port}
-  hash: fnv1a_64
+  hash: md5
   distribution: ketama
   auto_eject_hosts: false
   timeout: 1000

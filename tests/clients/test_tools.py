@@ -178,14 +178,14 @@ class Tools(unittest.TestCase):
         for writer in writers:
             writer.start()
         self.addCleanup(stop.set)
-        dumped = tapetum("dump", "--server", self.address)
-        listed = tapetum("list", "--server", self.address, "--prefix", "still").split()
+        dumped = tapetum("dump", "--memcached", self.address)
+        listed = tapetum("list", "--memcached", self.address, "--prefix", "still").split()
         stop.set()
         for writer in writers:
             writer.join()
         self.assertEqual(set(listed), set(untouched) - {"marked"})
         self.assertEqual(len(listed), len(untouched) - 1)
-        self.assertEqual(tapetum("list", "--server", self.address, "--prefix", "marked", "--long"), "marked\t5\t7\t2000000000\n")
+        self.assertEqual(tapetum("list", "--memcached", self.address, "--prefix", "marked", "--long"), "marked\t5\t7\t2000000000\n")
         other = Server("restored")
         self.addCleanup(other.close)
         address = f"127.0.0.1:{other.port}"

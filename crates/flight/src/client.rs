@@ -46,7 +46,7 @@ impl std::str::FromStr for ServerAddress {
             {
                 Ok(ServerAddress::Tcp(host.into()))
             }
-            _ => Err("give grpc://HOST:PORT, as the server says at its start, or grpc+unix://PATH".into()),
+            _ => Err("give grpc://HOST:PORT, as the server says at its start, or grpc+unix://PATH; a memcached server is named by --memcached".into()),
         }
     }
 }

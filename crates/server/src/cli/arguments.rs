@@ -134,7 +134,7 @@ pub enum Command {
         #[arg(long)]
         long: bool,
         /// Ask the server that listens there rather than open the data
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
@@ -156,7 +156,7 @@ pub enum Command {
         #[arg(long, conflicts_with_all = ["memcached", "freeze"])]
         skip_bad: bool,
         /// Ask the server that listens there rather than open the data: a backup while it serves
-        #[arg(long, visible_alias = "server", value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
+        #[arg(long, value_name = "ADDR", conflicts_with_all = ["keyspace", "freeze", "data", "drive", "memory"])]
         memcached: Option<Address>,
         #[command(flatten)]
         keyspace: KeyspaceArguments,
