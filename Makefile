@@ -109,10 +109,10 @@ test-rust: test-build
 	$(TIMED) rust $(CARGO) test --workspace --locked
 
 test-python: test-build
-	$(TIMED) python $(X) test-python --library $(LIBRARY)
+	$(TIMED) python $(X) test-python --library $(LIBRARY) --server $(SERVER)
 
 test-wheel: test-build
-	$(X) test-wheel
+	$(X) test-wheel --server $(SERVER)
 
 test-clients: test-build
 	$(TIMED) clients $(X) test-clients --server $(SERVER)

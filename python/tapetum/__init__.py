@@ -4,36 +4,16 @@
 >>> with tapetum.Store.open("data") as store:
 ...     store.put("greeting", b"hello")
 
-``tapetum.torch`` has a loader for PyTorch, ``tapetum.tensorflow`` a data set for TensorFlow.
+``tapetum.connect("grpc://127.0.0.1:8815")`` is a store that a server serves: the package does that without its native module too.
+``tapetum.torch`` has a loader for PyTorch, ``tapetum.tensorflow`` a data set for TensorFlow, ``tapetum.polars`` a lazy frame of a keyspace.
 """
 
-import atexit
-import weakref
+from tapetum.errors import HAS_NATIVE, ClosedError, DeadlineError, Error, PipelineError, QueryError
+from tapetum.remote import connect
 
-from tapetum._tapetum import (
-    ClosedError,
-    DeadlineError,
-    Error,
-    Freeze,
-    FrozenKeyspace,
-    ImageSet,
-    Items,
-    Keyspace,
-    Pipeline,
-    PipelineError,
-    QueryError,
-    Rows,
-    Samples,
-    __version__,
-)
-from tapetum._tapetum import Store as _NativeStore
-from tapetum.batches import Batch, Loader, apply, run
-
-__all__ = [
+_EVERYWHERE = ["ClosedError", "DeadlineError", "Error", "PipelineError", "QueryError", "__version__", "connect", "open"]
+_NATIVE = [
     "Batch",
-    "ClosedError",
-    "DeadlineError",
-    "Error",
     "Freeze",
     "FrozenKeyspace",
     "ImageSet",
@@ -41,40 +21,38 @@ __all__ = [
     "Keyspace",
     "Loader",
     "Pipeline",
-    "PipelineError",
-    "QueryError",
     "Rows",
     "Samples",
     "Store",
-    "__version__",
     "apply",
-    "open",
     "run",
 ]
 
-Store = _NativeStore
+if HAS_NATIVE:
+    from tapetum.embedded import (
+        Batch,
+        Freeze,
+        FrozenKeyspace,
+        ImageSet,
+        Items,
+        Keyspace,
+        Loader,
+        Pipeline,
+        Rows,
+        Samples,
+        Store,
+        __version__,
+        _reopen,
+        apply,
+        open,
+        run,
+    )
 
+    __all__ = sorted(_EVERYWHERE + _NATIVE)
+else:
+    from tapetum.absent import __version__, open, refuse
 
-def open(path, **options):
-    """Opens a store: as ``Store.open``, but it is closed at the end of the interpreter if nobody has closed it before."""
-    store = Store.open(path, **options)
-    _opened.add(store)
-    return store
+    def __getattr__(name):
+        refuse(name, _NATIVE)
 
-
-def _reopen(path, memory, units, weights):
-    return open(path, memory=memory, units=units, weights=weights, read_only=True)
-
-
-# A store that is closed opens at once.
-_opened = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all():
-    for store in list(_opened):
-        try:
-            store.close()
-        except Error:
-            # Of another process, or failed: it recovers when it is opened.
-            pass
+    __all__ = _EVERYWHERE

@@ -44,7 +44,7 @@ cargo x COMMAND [--option value]...
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
   test-flight        ADBC, pyarrow and DuckDB against the server's Flight door            [--only NAME]
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
-  test-python        the Python package under pytest   [--only PATTERN] [--library FILE: its native half, built already]
+  test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE and PYTHON as they stand, each document twice in one folder
                      [--only NAME] [--library FILE, as above]
@@ -61,7 +61,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME,NAME]
   test-times         what each part of the last `make test` took   [--into docs/TESTING.md]
 By option (see docs/TESTING.md):
-  test-wheel         as test-python, of the wheel that pip builds and installs   [--only PATTERN]
+  test-wheel         as test-python, of the wheel that pip builds and installs   [--only PATTERN] [--server FILE]
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:

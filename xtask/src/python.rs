@@ -25,17 +25,18 @@ pub fn flight_environment() -> Result<PathBuf, Failure> {
     environment("venv-flight", "tests/flight/requirements.txt", &[])
 }
 
-/// `--only PATTERN` picks tests. PyTorch is used if the system has it; tests that are skipped without it say so.
+/// `--only PATTERN` picks tests, and `--server` names the binary that serves stores to them. PyTorch is used if the system has it; tests that
+/// are skipped without it say so.
 pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let library = arguments.text("library").map(std::path::absolute).transpose()?;
-    arguments.finish()?;
+    let server = arguments.tested_server()?;
     let library = library.map_or_else(workspace::build_python_library, Ok)?;
     let python = package_environment()?.join("python");
     workspace::keeping("python", |scratch| {
         let packages = scratch.join("packages");
         lay_out(&library, &packages.join("tapetum"))?;
-        let mut tests = pytest(&python, scratch, only.as_deref());
+        let mut tests = pytest(&python, &server, scratch, only.as_deref())?;
         // Before the packages installed in the environment.
         tests.env("PYTHONPATH", packages);
         succeed(&mut tests, PYTEST_FAILED)
@@ -45,9 +46,11 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
 /// Like [`package`], for the wheel that pip makes of ./python, with asserts.
 pub fn wheel(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
-    arguments.finish()?;
+    let server = arguments.tested_server()?;
     let python = install(&package_environment()?, "dev")?;
-    workspace::keeping("python", |scratch| succeed(&mut pytest(&python, scratch, only.as_deref()), PYTEST_FAILED))
+    workspace::keeping("python", |scratch| {
+        succeed(&mut pytest(&python, &server, scratch, only.as_deref())?, PYTEST_FAILED)
+    })
 }
 
 const PYTEST_FAILED: &str = "a test of tests/python failed; pytest's message is above";
@@ -67,7 +70,7 @@ fn lay_out(library: &Path, package: &Path) -> Result<(), Failure> {
     Ok(std::os::unix::fs::symlink(library, package.join("_tapetum.abi3.so"))?)
 }
 
-fn pytest(python: &Path, scratch: &Path, only: Option<&str>) -> Command {
+fn pytest(python: &Path, server: &Path, scratch: &Path, only: Option<&str>) -> Result<Command, Failure> {
     let mut tests = Command::new(python);
     tests.current_dir(workspace::root().join("tests/python"));
     // -rs: lists the skipped tests, and why.
@@ -75,8 +78,10 @@ fn pytest(python: &Path, scratch: &Path, only: Option<&str>) -> Command {
     only.iter().for_each(|pattern| {
         tests.args(["-k", pattern]);
     });
+    // The tests run in another folder.
+    tests.env("TAPETUM_SERVER", std::path::absolute(server)?);
     tests.env("PYTHONDONTWRITEBYTECODE", "1");
-    tests
+    Ok(tests)
 }
 
 /// The interpreter of an environment with these requirements, and with the package's release build.

@@ -1,0 +1,28 @@
+"""What the package says where it has no native module."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from tapetum.errors import Error
+
+_TOLD = (
+    "this package has no native module: it connects to served stores, with tapetum.connect(address). "
+    "To open a store in this process, install the package from its repository, with Rust: pip install ./python"
+)
+
+try:
+    __version__ = version("tapetum")
+except PackageNotFoundError:
+    # From a clone, without an installation.
+    __version__ = "unknown"
+
+
+def open(path, **options):
+    """Raises an ``Error``: stores are opened by the native module."""
+    raise Error(_TOLD)
+
+
+def refuse(name, native):
+    """Raises an ``AttributeError`` for a name that the package lacks."""
+    if name in native:
+        raise AttributeError(f"tapetum.{name}: {_TOLD}")
+    raise AttributeError(f"module 'tapetum' has no attribute {name!r}")
