@@ -11,23 +11,6 @@
 from tapetum.errors import HAS_NATIVE, ClosedError, DeadlineError, Error, PipelineError, QueryError
 from tapetum.remote import connect
 
-_EVERYWHERE = ["ClosedError", "DeadlineError", "Error", "PipelineError", "QueryError", "__version__", "connect", "open"]
-_NATIVE = [
-    "Batch",
-    "Freeze",
-    "FrozenKeyspace",
-    "ImageSet",
-    "Items",
-    "Keyspace",
-    "Loader",
-    "Pipeline",
-    "Rows",
-    "Samples",
-    "Store",
-    "apply",
-    "run",
-]
-
 if HAS_NATIVE:
     from tapetum.embedded import (
         Batch,
@@ -48,11 +31,33 @@ if HAS_NATIVE:
         run,
     )
 
-    __all__ = sorted(_EVERYWHERE + _NATIVE)
+    __all__ = [
+        "Batch",
+        "ClosedError",
+        "DeadlineError",
+        "Error",
+        "Freeze",
+        "FrozenKeyspace",
+        "ImageSet",
+        "Items",
+        "Keyspace",
+        "Loader",
+        "Pipeline",
+        "PipelineError",
+        "QueryError",
+        "Rows",
+        "Samples",
+        "Store",
+        "__version__",
+        "apply",
+        "connect",
+        "open",
+        "run",
+    ]
 else:
     from tapetum.absent import __version__, open, refuse
 
     def __getattr__(name):
-        refuse(name, _NATIVE)
+        refuse(name)
 
-    __all__ = _EVERYWHERE
+    __all__ = ["ClosedError", "DeadlineError", "Error", "PipelineError", "QueryError", "__version__", "connect", "open"]

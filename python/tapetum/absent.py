@@ -9,6 +9,10 @@ _TOLD = (
     "To open a store in this process, install the package from its repository, with Rust: pip install ./python"
 )
 
+_NATIVE = frozenset(
+    ("Batch", "Freeze", "FrozenKeyspace", "ImageSet", "Items", "Keyspace", "Loader", "Pipeline", "Rows", "Samples", "Store", "apply", "run")
+)
+
 try:
     __version__ = version("tapetum")
 except PackageNotFoundError:
@@ -21,8 +25,8 @@ def open(path, **options):
     raise Error(_TOLD)
 
 
-def refuse(name, native):
+def refuse(name):
     """Raises an ``AttributeError`` for a name that the package lacks."""
-    if name in native:
+    if name in _NATIVE:
         raise AttributeError(f"tapetum.{name}: {_TOLD}")
     raise AttributeError(f"module 'tapetum' has no attribute {name!r}")

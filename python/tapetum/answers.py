@@ -85,13 +85,13 @@ class RemoteRows:
         return self._schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema=None):
-        return self._reader().__arrow_c_stream__(requested_schema)
-
-    def _reader(self):
-        """The rows as a ``pyarrow.RecordBatchReader``, of the moment at which this is called."""
         import pyarrow
 
-        return pyarrow.RecordBatchReader.from_batches(self._schema, self._batches(self._door.stream(self._command)))
+        return pyarrow.RecordBatchReader.from_batches(self._schema, self.batches()).__arrow_c_stream__(requested_schema)
+
+    def batches(self):
+        """The rows as batches of pyarrow, of the moment at which this is called."""
+        return self._batches(self._door.stream(self._command))
 
     def _batches(self, reader):
         try:

@@ -157,7 +157,7 @@ class Door:
         client = self.client()
         with self.errors():
             info = client.get_flight_info(_descriptor(command))
-            return client.do_get(info.endpoints[0].ticket)
+            return _Endpoints(client, [endpoint.ticket for endpoint in info.endpoints])
 
     def put(self, keyspace, items):
         """Stores triples of key, value and expiry, which is in unix milliseconds or None."""
@@ -179,6 +179,26 @@ class Door:
             finally:
                 writer.close()
         return json.loads(answer.to_pybytes())["stored"] if answer else 0
+
+
+class _Endpoints:
+    """A reader of all parts of an answer, one after the other."""
+
+    def __init__(self, client, tickets):
+        self._client, self._tickets = client, tickets
+        self._reader = client.do_get(tickets.pop(0))
+
+    def read_chunk(self):
+        while True:
+            try:
+                return self._reader.read_chunk()
+            except StopIteration:
+                if not self._tickets:
+                    raise
+                self._reader = self._client.do_get(self._tickets.pop(0))
+
+    def cancel(self):
+        self._reader.cancel()
 
 
 class _Errors:

@@ -18,9 +18,9 @@ _EXPIRY_MS_END = 2**48 - 1
 def connect(address):
     """A store that `tapetum serve --flight` serves at an address: ``grpc://HOST:PORT``, or the path of a Unix socket.
 
-    Of a list of addresses it is a store over several nodes; see ``tapetum.nodes``.
+    Of a list of addresses, or names with addresses, it is a store over several nodes; see ``tapetum.nodes``.
     """
-    if isinstance(address, list | tuple):
+    if isinstance(address, list | tuple | dict):
         from tapetum.nodes import connect_nodes
 
         return connect_nodes(address)
@@ -102,6 +102,11 @@ class _Reading:
         return self._name
 
     @property
+    def address(self):
+        """The address of the server."""
+        return self._door.location
+
+    @property
     def fields(self):
         """The format of the records, if it was set."""
         return self._row()["format"]
@@ -161,7 +166,7 @@ class _Reading:
             command["skip_misfits"] = True
         if "fields" not in command and self.fields is None:
             raise Error(
-                f"the format of the records is not known: give fields, or set it with `tapetum keyspace format {self._name} …` on the server's machine"
+                f"the format of the records is not known: give fields; `tapetum keyspace format {self._name} …` on the server's machine keeps one"
             )
         return RemoteRows(self._door, {"query": command})
 
@@ -178,7 +183,8 @@ class _Reading:
     def _want_order(self):
         if not self.ordered:
             raise Error(
-                f"the keyspace {self._name!r} has no order of keys: `tapetum keyspace create NAME --index ordered` makes one that has, on the server's machine"
+                f"the keyspace {self._name!r} has no order of keys: "
+                "`tapetum keyspace create NAME --index ordered` on the server's machine makes one that has"
             )
 
     def _row(self):

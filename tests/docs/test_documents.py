@@ -209,6 +209,9 @@ class Documents(unittest.TestCase):
     def test_python(self):
         self.run_twice("docs/PYTHON.md")
 
+    def test_many_nodes(self):
+        self.run_twice("docs/MANY-NODES.md")
+
     def test_package(self):
         self.run_twice("python/README.md")
 

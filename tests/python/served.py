@@ -3,6 +3,7 @@
 TAPETUM_SERVER names the binary; `cargo x test-python` sets it.
 """
 
+import atexit
 import csv
 import io
 import os
@@ -47,6 +48,8 @@ class Served:
         words = [SERVER, "serve", "--data", self.folder / "data", "--capacity", "256MiB", "--memcached", "none", "--flight", self.flight]
         with log.open("w") as out:
             self.process = subprocess.Popen(words, stdout=out, stderr=out)
+        # A test that fails may leave it.
+        atexit.register(self.process.kill)
         until = time.monotonic() + START_S
         while "to Flight's clients" not in log.read_text():
             assert self.process.poll() is None and time.monotonic() < until, log.read_text()

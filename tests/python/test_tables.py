@@ -66,7 +66,7 @@ def test_an_error_amid_the_rows_has_the_sentence_of_the_server(store):
 
 def test_a_reader_that_stops_ends_the_run(store):
     rows = store.keyspace("authorships").scan(select="*")
-    for _ in range(100):
+    for _ in range(70):
         # Each would hold one of the server's 64 threads.
         reader = pyarrow.RecordBatchReader.from_stream(rows)
         assert next(reader).num_rows > 0

@@ -46,7 +46,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
-  test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE and PYTHON as they stand, each document twice in one folder
+  test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE, PYTHON and MANY-NODES as they stand, each twice in one folder
                      [--only NAME] [--library FILE, as above]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
