@@ -80,7 +80,7 @@ class TestBadInput(unittest.TestCase):
             ("RenewFlightEndpoint", b"", "endpoint"),
         ]:
             self.refused(lambda: list(self.client.do_action(flight.Action(name, body), PATIENCE)), told)
-        for body in (b"", b"\x00", b"\xff\xff\xff", b"\x02\x00", b"\x02\x00\xff\xff\xff\xff"):
+        for body in (b"", b"\x00", b"\xff\xff\xff", b"\x03\x00", b"\x03\x00\xff\xff\xff\xff"):
             frames = [result.body.to_pybytes() for result in self.client.do_action(flight.Action("tapetum.request", body), PATIENCE)]
             self.assertEqual(frames[-1][4], 5, "the last frame tells of a failure")
 

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tapetum_service::caller::CallerLeft;
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{FreezeRow, ItemRow, KeyspaceRow, Reply};
 use tapetum_service::request::{Freeze, Request};
@@ -22,15 +23,17 @@ use tonic::Status;
 
 use crate::answering::{Charge, DoorShared};
 use crate::command::Bytes;
+use crate::status::status_of;
 
 /// Any request, as frames: for `tapetum --server`.
 pub const REQUEST: &str = "tapetum.request";
+const GET: &str = "tapetum.get";
 /// Bytes before the request: the version of the frames.
 pub const VERSION_BYTES: usize = 2;
 /// The most keys of one action.
 const KEYS_MAX: usize = 10_000;
-/// Frames that wait for the client.
-const FRAMES_WAITING: usize = 2;
+/// Results that wait for the client.
+const RESULTS_WAITING: usize = 2;
 
 pub type ResultStream = BoxStream<'static, Result<arrow_flight::Result, Status>>;
 
@@ -39,7 +42,7 @@ pub fn types() -> Vec<ActionType> {
     [
         (REQUEST, "a request of the command line of this version, as frames"),
         ("tapetum.keyspaces", r#"{"name": TEXT or null, "freeze": ID or null} → a list of keyspaces"#),
-        ("tapetum.get", r#"{"keyspace": TEXT, "keys": [BASE64, …]} → a result for each: 0, or 1 and the value"#),
+        (GET, r#"{"keyspace": TEXT, "keys": [BASE64, …]} → a result for each: 0, or 1 and the value"#),
         ("tapetum.delete", r#"{"keyspace": TEXT, "keys": [BASE64, …]} → {"deleted": N}"#),
         ("tapetum.freeze", r#"{"owner": TEXT, "seconds": NUMBER, "flash_bytes": N or null} → a freeze"#),
         ("tapetum.freezes", "{} → a list of freezes"),
@@ -92,8 +95,10 @@ struct IdBody {
 /// # Errors
 /// Says what is wrong with it.
 pub async fn answer(shared: &Arc<DoorShared>, action: Action) -> Result<ResultStream, Status> {
-    if action.r#type == REQUEST {
-        return Ok(frames(shared, action.body.to_vec()));
+    match &*action.r#type {
+        REQUEST => return Ok(frames(shared, action.body.to_vec())),
+        GET => return Ok(values(shared, action.body.to_vec())),
+        _ => {}
     }
     let bodies = shared.on_thread(move |shared| answered(shared, &action)).await?;
     let results = bodies.into_iter().map(|body| Ok(arrow_flight::Result { body: body.into() }));
@@ -110,10 +115,6 @@ fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failur
             let rows =
                 told.iter().filter_map(|reply| if let Reply::Keyspaces(rows) = reply { Some(rows) } else { None });
             one(rows.flatten().map(keyspace).collect())
-        }
-        "tapetum.get" => {
-            let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
-            keys.into_iter().map(|Bytes(key)| get(shared, &keyspace, key)).collect()
         }
         "tapetum.delete" => {
             let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
@@ -225,29 +226,91 @@ fn freeze(row: &FreezeRow) -> Value {
 
 /// A request as the socket takes it, answered with frames.
 fn frames(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
-    let (out, mut frames) = mpsc::channel(FRAMES_WAITING);
-    let (shared, handle) = (Arc::clone(shared), Handle::current());
-    tokio::spawn(async move {
-        // Failures come as frames.
-        let _ = Arc::clone(&shared)
-            .on_thread(move |_| {
-                let mut caller = FrameCaller::new(FrameStream { shared: &shared, handle, out });
-                let done = request_of(&body).and_then(|request| shared.execute(request, &mut caller));
-                let end = match done.and_then(|()| Ok(caller.finish_rows()?)) {
-                    Ok(()) => framed_data(FrameKind::Done, &()),
-                    Err(failure) => framed_data(FrameKind::Failed, &failure),
-                };
-                if let Ok(end) = end {
-                    let _ = caller.out.send(end);
-                }
-                Ok(())
-            })
-            .await;
-    });
-    let frames = stream::poll_fn(move |context| frames.poll_recv(context));
-    frames.map(|(frame, _charge)| Ok(arrow_flight::Result { body: frame.into() })).boxed()
+    streamed(shared, move |out| {
+        let shared = Arc::clone(&out.shared);
+        let mut caller = FrameCaller::new(out);
+        let done = request_of(&body).and_then(|request| shared.execute(request, &mut caller));
+        let end = match done.and_then(|()| Ok(caller.finish_rows()?)) {
+            Ok(()) => framed_data(FrameKind::Done, &()),
+            Err(failure) => framed_data(FrameKind::Failed, &failure),
+        };
+        // A client that has left does not hear how it ended.
+        let _ = end.and_then(|end| caller.out.send_one(end));
+    })
 }
 
+/// The values of keys, each as soon as it is there.
+fn values(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
+    streamed(shared, move |mut out| {
+        let shared = Arc::clone(&out.shared);
+        let mut read = || -> Result<(), Failure> {
+            let KeysBody { keyspace, keys } = of_few_keys(parsed(&body)?)?;
+            for Bytes(key) in keys {
+                let value = get(&shared, &keyspace, key)?;
+                out.send_one(value).map_err(|_| CallerLeft)?;
+            }
+            Ok(())
+        };
+        if let Err(failure) = read() {
+            out.fail(&failure);
+        }
+    })
+}
+
+/// What a thread of its own sends, on the way to a client.
+fn streamed(shared: &Arc<DoorShared>, work: impl FnOnce(ResultOut) + Send + 'static) -> ResultStream {
+    let (out, mut results) = mpsc::channel(RESULTS_WAITING);
+    let out = ResultOut { shared: Arc::clone(shared), handle: Handle::current(), out };
+    let shared = Arc::clone(shared);
+    tokio::spawn(async move {
+        // What fails is told in the stream.
+        let done = shared.on_thread(move |_| {
+            work(out);
+            Ok(())
+        });
+        let _ = done.await;
+    });
+    let results = stream::poll_fn(move |context| results.poll_recv(context));
+    let body = |(body, _charge): Charged| Ok(arrow_flight::Result { body: body.into() });
+    results.map(move |result: Result<Charged, Status>| result.and_then(body)).boxed()
+}
+
+type Charged = (Vec<u8>, Option<Charge>);
+
+/// The way of results to a client.
+struct ResultOut {
+    shared: Arc<DoorShared>,
+    handle: Handle,
+    out: Sender<Result<Charged, Status>>,
+}
+
+impl ResultOut {
+    fn send_one(&mut self, body: Vec<u8>) -> io::Result<()> {
+        let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
+        let charge = self.shared.charge(body.len(), || !self.looks_gone()).map_err(|_| gone())?;
+        self.shared.hand_over(&self.handle, &self.out, Ok((body, charge))).map_err(|_| gone())
+    }
+
+    fn fail(&mut self, failure: &Failure) {
+        // A client that has left does not hear it.
+        let _ = self.shared.hand_over(&self.handle, &self.out, Err(status_of(failure)));
+    }
+}
+
+impl FrameOut for ResultOut {
+    fn send(&mut self, frame: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
+        (self.send_one(frame), Vec::new())
+    }
+
+    fn looks_gone(&self) -> bool {
+        self.out.is_closed() || self.shared.is_ending()
+    }
+}
+
+/// The request of the body of [`REQUEST`].
+///
+/// # Errors
+/// If it is of another version, or makes no sense.
 pub fn request_of(body: &[u8]) -> Result<Request, Failure> {
     let (version, request) = body.split_first_chunk::<VERSION_BYTES>().unwrap_or((&[0; VERSION_BYTES], &[]));
     let version = u16::from_le_bytes(*version);
@@ -265,24 +328,4 @@ pub fn request_of(body: &[u8]) -> Result<Request, Failure> {
     }
     postcard::from_bytes(request)
         .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))
-}
-
-/// The way of frames to a client.
-struct FrameStream<'a> {
-    shared: &'a Arc<DoorShared>,
-    handle: Handle,
-    out: Sender<(Vec<u8>, Option<Charge>)>,
-}
-
-impl FrameOut for FrameStream<'_> {
-    fn send(&mut self, frame: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
-        let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
-        let Ok(charge) = self.shared.charge(frame.len(), || !self.looks_gone()) else { return (Err(gone()), frame) };
-        let sent = self.shared.hand_over(&self.handle, &self.out, (frame, charge));
-        (sent.map_err(|_| gone()), Vec::new())
-    }
-
-    fn looks_gone(&self) -> bool {
-        self.out.is_closed() || self.shared.is_ending()
-    }
 }

@@ -274,7 +274,7 @@ pub struct RowsWanted {
 
 /// What whoever reads a freeze is told that has ended.
 pub fn too_old(error: &tapetum::FreezeError) -> Failure {
-    Failure::new(FailureKind::Cancelled, format!("snapshot too old: {error}; ask the question again"))
+    Failure::new(FailureKind::TooOld, format!("snapshot too old: {error}; ask the question again"))
 }
 
 /// What a client did not take.
@@ -343,6 +343,8 @@ struct BatchCaller<'a> {
     rows: Option<ArrowBatches>,
     /// Rows that the client still wants.
     rows_left: u64,
+    /// When it was last looked for.
+    looked: Instant,
     has_left: bool,
     /// Why it takes no more, if it has not left by itself.
     why: Option<Failure>,
@@ -356,7 +358,7 @@ impl<'a> BatchCaller<'a> {
         rows_max: Option<u64>,
     ) -> BatchCaller<'a> {
         let rows_left = rows_max.unwrap_or(u64::MAX);
-        BatchCaller { shared, handle, out, rows: None, rows_left, has_left: false, why: None }
+        BatchCaller { shared, handle, out, rows: None, rows_left, looked: Instant::now(), has_left: false, why: None }
     }
 
     fn send(&mut self, batch: RecordBatch) -> Result<(), CallerLeft> {
@@ -452,7 +454,11 @@ impl Caller for BatchCaller<'_> {
     }
 
     fn has_left(&mut self) -> bool {
-        self.has_left = self.has_left || self.out.is_closed() || self.shared.is_ending();
+        self.has_left |= self.out.is_closed();
+        if !self.has_left && self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            self.has_left = self.shared.is_ending();
+        }
         self.has_left
     }
 }

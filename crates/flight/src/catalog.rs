@@ -22,7 +22,7 @@ const TABLE: &str = "TABLE";
 /// The schema of what a command of the catalog is answered with; `None` if it is none of those.
 pub fn schema_of(command: &Command) -> Option<SchemaRef> {
     Some(match command {
-        Command::CommandGetCatalogs(asked) => asked.clone().into_builder().schema(),
+        Command::CommandGetCatalogs(asked) => (*asked).into_builder().schema(),
         Command::CommandGetDbSchemas(asked) => asked.clone().into_builder().schema(),
         Command::CommandGetTables(asked) => asked.clone().into_builder().schema(),
         Command::CommandGetTableTypes(asked) => asked.into_builder().schema(),

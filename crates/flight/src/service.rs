@@ -54,6 +54,7 @@ pub struct Calls {
 }
 
 /// What a descriptor asks for.
+#[allow(clippy::large_enum_variant)] // A call has one.
 enum Asked {
     Json(command::Command),
     Sql(Box<Command>),
@@ -171,7 +172,7 @@ impl Calls {
         shared.office.check(shared.moments.opening(&store), ticket).map_err(|error| match error {
             TicketError::Forged => Failure::bad("this ticket is not of this server's making, or was changed: ask for another"),
             TicketError::TooOld => Failure::new(
-                FailureKind::Cancelled,
+                FailureKind::TooOld,
                 "snapshot too old: the server was started again since this ticket was made, or it is another server's; ask the question again",
             ),
         })
@@ -219,7 +220,11 @@ impl Calls {
             }
             CANCEL_INFO => {
                 let asked = CancelFlightInfoRequest::decode(action.body).map_err(|error| bad(&error))?;
-                self.shared.on_thread(move |shared| Ok(forget(shared, asked))).await?;
+                let forgotten = self.shared.on_thread(move |shared| {
+                    forget(shared, asked);
+                    Ok(())
+                });
+                forgotten.await?;
                 one(CancelFlightInfoResult::new(CancelStatus::Cancelled).encode_to_vec())
             }
             RENEW_ENDPOINT => {

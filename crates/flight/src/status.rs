@@ -14,6 +14,7 @@ pub fn status_of(failure: &Failure) -> Status {
         FailureKind::Unavailable => Code::Unavailable,
         FailureKind::OtherVersion => Code::FailedPrecondition,
         FailureKind::Store => Code::Internal,
+        FailureKind::TooOld => Code::Aborted,
     };
     Status::new(code, &*failure.message)
 }
@@ -27,6 +28,7 @@ pub fn failure_of(status: &Status) -> Failure {
         Code::DataLoss => FailureKind::Damaged,
         Code::Cancelled => FailureKind::Cancelled,
         Code::FailedPrecondition => FailureKind::OtherVersion,
+        Code::Aborted => FailureKind::TooOld,
         Code::Unavailable | Code::DeadlineExceeded | Code::Unimplemented | Code::Unknown => FailureKind::Unavailable,
         _ => FailureKind::Store,
     };

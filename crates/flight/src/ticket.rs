@@ -27,6 +27,7 @@ pub const TICKET_BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(MAGIC.len() + 8 == HEAD_BYTES);
 
 /// What a ticket is for.
+#[allow(clippy::large_enum_variant)] // A call has one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Work {
     /// A request that reads, and the most rows that are wanted of it.

@@ -27,6 +27,8 @@ pub enum FailureKind {
     OtherVersion,
     /// Anything else that the store says.
     Store,
+    /// The moment that was asked for is gone.
+    TooOld,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
