@@ -31,6 +31,10 @@ def _keyspace_of(address, name):
     return connect(address).keyspace(name)
 
 
+def _frozen_keyspace_of(address, freeze, name):
+    return RemoteFreeze(Door(address), freeze).keyspace(name)
+
+
 def _refused(what, instead):
     return Error(f"{what} through the Flight door: {instead}")
 
@@ -452,6 +456,9 @@ class RemoteFrozenKeyspace(_Reading):
     def fields(self):
         """The format of the records, if it was set."""
         return self._fields
+
+    def __reduce__(self):
+        return _frozen_keyspace_of, (self.address, self._freeze.id, self.name)
 
 
 def _text(key):
