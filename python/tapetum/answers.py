@@ -27,7 +27,7 @@ class RemoteItems:
         """Ends the scan, so that the server reads no further."""
         reader, self._reader = self._reader, None
         self._pairs = iter(())
-        if reader is not None and not self._door.closed:
+        if reader is not None and self._door.is_usable:
             reader.cancel()
 
     def __iter__(self):
@@ -55,7 +55,7 @@ class RemoteItems:
 
     def __del__(self):
         reader = getattr(self, "_reader", None)
-        if reader is not None and not self._door.closed:
+        if reader is not None and self._door.is_usable:
             reader.cancel()
 
 
@@ -106,5 +106,5 @@ class RemoteRows:
                 yield batch
         finally:
             # A reader that stops before the end ends the run.
-            if reader is not None and not self._door.closed:
+            if reader is not None and self._door.is_usable:
                 reader.cancel()

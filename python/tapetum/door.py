@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import time
 
 from tapetum.errors import ClosedError, Error, query_error
 
@@ -24,8 +25,10 @@ PUT_BYTES = 4 << 20
 
 # How soon a connection that has gone silent counts as lost.
 _KEEPALIVE_MS = 20_000
+# How often the tickets of an answer that is read are renewed. They are good for 60 seconds.
+_RENEW_S = 15
 _WRAPPED = re.compile(
-    r"(?:Flight|gRPC) returned [\w -]+ error, with message: (.*?)(?:\.? gRPC client debug context: .*|\.? Client context: .*)?", re.DOTALL
+    r"(?:Flight|gRPC) (?:returned [\w -]+ error|cancelled call), with message: (.*?)(?:\.? gRPC client debug context: .*|\.? Client context: .*)?", re.DOTALL
 )
 # What gRPC says itself, beside what the server says.
 _LOST = re.compile(r"failed to connect|Socket closed|Connection reset|Broken pipe|GOAWAY|RST_STREAM|recvmsg|Endpoint closing|keepalive")
@@ -119,6 +122,11 @@ class Door:
     def closed(self):
         return self._client is None
 
+    @property
+    def is_usable(self):
+        """Whether it is open, and of this process."""
+        return self._client is not None and self._pid == os.getpid()
+
     def close(self):
         client, self._client = self._client, None
         if client is not None and self._pid == os.getpid():
@@ -157,7 +165,7 @@ class Door:
         client = self.client()
         with self.errors():
             info = client.get_flight_info(_descriptor(command))
-            return _Endpoints(client, [endpoint.ticket for endpoint in info.endpoints])
+            return _Endpoints(client, info.endpoints)
 
     def put(self, keyspace, items):
         """Stores triples of key, value and expiry, which is in unix milliseconds or None."""
@@ -182,23 +190,45 @@ class Door:
 
 
 class _Endpoints:
-    """A reader of all parts of an answer, one after the other."""
+    """A reader of all parts of an answer, one after the other: of an ordered keyspace they are ranges, in the order of keys.
 
-    def __init__(self, client, tickets):
-        self._client, self._tickets = client, tickets
-        self._reader = client.do_get(tickets.pop(0))
+    The next ticket is renewed while a part is read, because tickets are good for a minute.
+    """
+
+    def __init__(self, client, endpoints):
+        self._client, self._left = client, list(endpoints)
+        self._renewed = time.monotonic()
+        self._reader = client.do_get(self._left.pop(0).ticket)
 
     def read_chunk(self):
         while True:
+            if self._left and time.monotonic() - self._renewed >= _RENEW_S:
+                self._renew()
             try:
                 return self._reader.read_chunk()
             except StopIteration:
-                if not self._tickets:
+                if not self._left:
                     raise
-                self._reader = self._client.do_get(self._tickets.pop(0))
+                self._reader = self._client.do_get(self._left.pop(0).ticket)
 
     def cancel(self):
+        self._left.clear()
         self._reader.cancel()
+
+    def _renew(self):
+        # All parts are of one moment, which one renewal keeps. The request has the endpoint as its field 1.
+        endpoint = self._left[0].serialize()
+        request = b"\x0a" + _varint(len(endpoint)) + endpoint
+        list(self._client.do_action(flight().Action("RenewFlightEndpoint", request)))
+        self._renewed = time.monotonic()
+
+
+def _varint(number):
+    parts = []
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
 
 
 class _Errors:

@@ -416,9 +416,15 @@ class RemoteFreeze:
 
     def release(self):
         """Ends it: the flash that it kept is free."""
-        if not self._is_released:
-            self._is_released = True
+        if self._is_released:
+            return
+        self._is_released = True
+        try:
             self._door.asked("release_freeze", id=self._id)
+        except Error as error:
+            # It may have ended by itself.
+            if f"freeze {self._id}" not in str(error):
+                raise
 
     def stats(self):
         """Its figures: seconds since the moment and until it ends, bytes of flash and memory that it keeps."""

@@ -13,6 +13,8 @@ import pytest
 from served import Served
 
 import tapetum
+from tapetum import door
+from tapetum.door import told
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -126,6 +128,27 @@ def test_a_scan_goes_on_at_its_cursor(store):
         hashed.cursor
 
 
+def test_an_answer_in_parts_is_read_whole(papers, store, monkeypatch):
+    papers.command("keyspace", "create", "parts", "--index", "ordered")
+    ordered = store.keyspace("parts")
+    items = [(f"k{number:05}".encode(), bytes(900)) for number in range(6000)]
+    ordered.batch(items)
+    parts, renewed = [], []
+    of_door, renew = store._door.stream, door._Endpoints._renew
+    monkeypatch.setattr(store._door, "stream", lambda command: parts.append(of_door(command)) or parts[-1])
+    monkeypatch.setattr(door._Endpoints, "_renew", lambda reader: renewed.append(reader) or renew(reader))
+    monkeypatch.setattr(door, "_RENEW_S", 0)
+    assert list(ordered.scan()) == items and list(ordered.scan(reverse=True)) == items[::-1]
+    rows = ordered.scan(select="id", fields="key: id string; value: v bytes")
+    assert sorted(pyarrow.table(rows)["id"].to_pylist()) == [key.decode() for key, _ in items]
+    begun = ordered.scan()
+    assert next(begun) == items[0] and parts[-1]._left
+    begun.close()
+    # Each answer came in several, and was renewed before each of its messages.
+    assert len(set(map(id, renewed))) == 4
+    papers.command("keyspace", "drop", "parts", "--yes")
+
+
 def test_a_hashed_keyspace_has_prefixes_alone(store):
     hashed = store.keyspace("items", ordered=False)
     hashed.batch([(f"{letter}{number}", b"") for letter in "ab" for number in range(9)])
@@ -214,6 +237,33 @@ def test_a_freeze_stays_as_it_is(store):
     del ordered["a"]
     with pytest.raises(ValueError, match="no size"):
         store.freeze(flash="much")
+
+
+def test_a_freeze_whose_time_is_over_says_so(store):
+    with store.freeze(seconds=3) as freeze:
+        frozen = freeze.keyspace("papers")
+        time.sleep(3.2)
+        for use in (lambda: next(frozen.scan()), lambda: freeze.renew(3), freeze.stats, freeze.keyspaces):
+            with pytest.raises(tapetum.Error, match=f"freeze {freeze.id} has ended"):
+                use()
+    freeze.release()
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("Flight returned invalid argument error, with message: give a key. It is empty", "give a key. It is empty"),
+        (
+            "Flight cancelled call, with message: snapshot too old: ask again. gRPC client debug context: UNKNOWN:Error {grpc_status:1}. "
+            "Client context: IOError: Server never sent a data message. Detail: Internal",
+            "snapshot too old: ask again",
+        ),
+        ("gRPC returned data loss error, with message: block 7 is damaged. Client context: OK", "block 7 is damaged"),
+        ("something else", "something else"),
+    ],
+)
+def test_the_sentence_of_the_server_is_left(text, sentence):
+    assert str(told(pyarrow.ArrowException(text), "grpc://host:1")) == sentence
 
 
 def test_the_store_is_its_default_keyspace(papers, store):
