@@ -118,13 +118,10 @@ fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failur
         }
         "tapetum.delete" => {
             let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
-            let mut deleted = 0;
-            for Bytes(key) in keys {
-                let told = shared.gather(Request::Delete { keyspace: keyspace.clone(), key })?;
-                deleted +=
-                    told.iter().map(|reply| if let Reply::Count(count) = reply { *count } else { 0 }).sum::<u64>();
-            }
-            one(json!({ "deleted": deleted }))
+            let keys = keys.into_iter().map(|Bytes(key)| key.into()).collect();
+            let told = shared.gather(Request::DeleteMany { keyspace, keys })?;
+            let count = told.iter().find_map(|reply| if let Reply::Count(count) = reply { Some(*count) } else { None });
+            one(json!({ "deleted": count.unwrap_or_default() }))
         }
         "tapetum.freeze" => {
             let FreezeBody { owner, seconds, flash_bytes } = parsed(body)?;

@@ -77,6 +77,11 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
+    /// As [`Request::Delete`], of many at once.
+    DeleteMany {
+        keyspace: String,
+        keys: Vec<serde_bytes::ByteBuf>,
+    },
     /// The items of an ordered keyspace, in their order, at one moment: now, or that of the freeze with this id.
     Scan {
         keyspace: String,
@@ -300,9 +305,10 @@ impl Request {
             | Request::Query(Query { keyspace, .. })
             | Request::GetFields(GetFields { keyspace, .. })
             | Request::Betweenness(Betweenness { keyspace, .. }) => (Role::Read, Some(keyspace)),
-            Request::Store { keyspace, .. } | Request::Put { keyspace, .. } | Request::Delete { keyspace, .. } => {
-                (Role::Write, Some(keyspace))
-            }
+            Request::Store { keyspace, .. }
+            | Request::Put { keyspace, .. }
+            | Request::Delete { keyspace, .. }
+            | Request::DeleteMany { keyspace, .. } => (Role::Write, Some(keyspace)),
             Request::CreateKeyspace(CreateKeyspace { name, .. })
             | Request::DropKeyspace { name }
             | Request::RenameKeyspace { from: name, .. }

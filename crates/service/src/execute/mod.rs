@@ -98,6 +98,9 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
             storing::store(open, &keyspace, &items, keeps_existing, caller)
         }
         Request::Delete { keyspace, key } => items::delete(open, &keyspace, &key, caller),
+        Request::DeleteMany { keyspace, keys } => {
+            storing::delete(open, &items::writable(open, &keyspace)?, &keys, caller)
+        }
         Request::Scan { keyspace, freeze, range, limit, wanted } => {
             let keyspace = KeyspaceToRead::find(open, &keyspace, freeze)?;
             items::scan(&keyspace, items::Scanning { range: range.into(), limit, wanted }, caller)

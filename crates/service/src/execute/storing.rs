@@ -1,7 +1,8 @@
-//! Stores many items at once: many are on their way together.
+//! Stores or deletes many items at once: many are on their way together.
 
 use std::time::Duration;
 
+use serde_bytes::ByteBuf;
 use tapetum::{Condition, Error, KeyspaceHandle, Outcome, Request, Session};
 
 use super::OpenStore;
@@ -50,6 +51,44 @@ pub fn store(
     // After the first that failed the rest was not asked for.
     let verdicts = storing.verdicts.into_iter().map_while(|verdict| verdict).collect();
     Ok(caller.take(Reply::Verdicts(verdicts))?)
+}
+
+/// Deletes keys, and tells how many there were.
+pub fn delete(
+    open: OpenStore<'_>,
+    keyspace: &KeyspaceHandle,
+    keys: &[ByteBuf],
+    caller: &mut dyn Caller,
+) -> Result<(), Failure> {
+    let mut session = open.store.session().map_err(|error| open.failure(error))?;
+    let (mut deleted, mut failed, mut replies) = (0, None, Vec::new());
+    let mut wait_until = |session: &mut Session, in_flight: usize| {
+        loop {
+            session.poll(&mut replies);
+            for reply in replies.drain(..) {
+                match reply.outcome {
+                    Outcome::Failed(error) => failed = failed.take().or(Some(error)),
+                    outcome => deleted += u64::from(matches!(outcome, Outcome::Deleted)),
+                }
+            }
+            if session.in_flight() <= in_flight {
+                return failed.is_some();
+            }
+            session.wait(Some(Duration::from_millis(10)));
+        }
+    };
+    for (number, key) in keys.iter().enumerate() {
+        let submitted = session.submit_to(keyspace.keyspace(), number as u64, Request::Delete { key, stamp: None });
+        submitted.expect("so few are on their way that there is room");
+        if session.in_flight() >= IN_FLIGHT_ITEMS && wait_until(&mut session, IN_FLIGHT_ITEMS / 2) {
+            break;
+        }
+    }
+    wait_until(&mut session, 0);
+    match failed {
+        Some(error) => Err(open.failure(error)),
+        None => Ok(caller.take(Reply::Count(deleted))?),
+    }
 }
 
 struct Storing {
