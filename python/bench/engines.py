@@ -204,8 +204,10 @@ def over_nodes(arguments, table):
         ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
 
         def through_ray(nodes):
-            rows = ray.data.read_datasource(tapetum.ray.Datasource([node.address for node in nodes], "t", select="year, place"))
-            return len(rows.groupby("year").sum("place").take_all())
+            store = tapetum.connect([node.address for node in nodes]) if len(nodes) > 1 else tapetum.connect(nodes[0].address)
+            with store:
+                rows = tapetum.ray.read(store.keyspace("t"), select="year, place")
+                return len(rows.groupby("year").sum("place").take_all())
 
         ways["Ray"] = through_ray
     for name, way in ways.items():

@@ -23,6 +23,8 @@ const OWNER: &str = "flight";
 const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// How long a statement waits for a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// A freeze that nobody has used for so long has ended, unless it is renewed by its tickets: then it is only not given up early.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A moment of the store that is open now.
@@ -108,7 +110,9 @@ impl Moments {
             match store.freeze(&options) {
                 Ok(freeze) => {
                     let id = freeze.leave().id();
-                    self.state().newest = Some((id, begun));
+                    let mut state = self.state();
+                    state.freezes.retain(|_, used| used.reading > 0 || used.used.elapsed() < FORGOTTEN);
+                    state.newest = Some((id, begun));
                     return Ok(Some(id));
                 }
                 Err(FreezeError::TooManyOfOwner { .. } | FreezeError::TooMany { .. }) => {
