@@ -93,7 +93,6 @@ class TestBadInput(unittest.TestCase):
             (pa.table({"id": [3], "n": pa.array([1], pa.decimal128(9, 2))}), "cents"),
         ]:
             self.refused(lambda: self.server.put("k", table), told)
-        # What came before the row that did not fit is stored only with its batch.
         self.refused(lambda: self.server.put("plain", pa.table({"a": [1]})), "key and value")
 
     def test_what_changes_keyspaces_and_sizes_is_refused(self):

@@ -17,12 +17,11 @@ use tapetum_service::reply::{FreezeRow, ItemRow, KeyspaceRow, Reply};
 use tapetum_service::request::{Freeze, Request};
 use tapetum_service::socket::frame::{FrameKind, PROTOCOL_VERSION, REQUEST_BYTES_MAX, framed_data};
 use tapetum_service::socket::framing::{FrameCaller, FrameOut};
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, Sender};
 use tonic::Status;
 
 use crate::answering::{Charge, DoorShared};
 use crate::command::Bytes;
+use crate::outlet::{self, Outlet};
 use crate::status::status_of;
 
 /// Any request, as frames: for `tapetum --server`.
@@ -32,8 +31,6 @@ const GET: &str = "tapetum.get";
 pub const VERSION_BYTES: usize = 2;
 /// The most keys of one action.
 const KEYS_MAX: usize = 10_000;
-/// Results that wait for the client.
-const RESULTS_WAITING: usize = 2;
 
 pub type ResultStream = BoxStream<'static, Result<arrow_flight::Result, Status>>;
 
@@ -254,20 +251,19 @@ fn values(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
     })
 }
 
-/// What a thread of its own sends, on the way to a client.
+/// The results that a thread of its own sends a client.
 fn streamed(shared: &Arc<DoorShared>, work: impl FnOnce(ResultOut) + Send + 'static) -> ResultStream {
-    let (out, mut results) = mpsc::channel(RESULTS_WAITING);
-    let out = ResultOut { shared: Arc::clone(shared), handle: Handle::current(), out };
+    let (out, results) = outlet::channel();
+    let out = ResultOut { shared: Arc::clone(shared), out };
     let shared = Arc::clone(shared);
     tokio::spawn(async move {
-        // What fails is told in the stream.
+        // A failure is told in the stream.
         let done = shared.on_thread(move |_| {
             work(out);
             Ok(())
         });
         let _ = done.await;
     });
-    let results = stream::poll_fn(move |context| results.poll_recv(context));
     let body = |(body, _charge): Charged| Ok(arrow_flight::Result { body: body.into() });
     results.map(move |result: Result<Charged, Status>| result.and_then(body)).boxed()
 }
@@ -277,20 +273,19 @@ type Charged = (Vec<u8>, Option<Charge>);
 /// The way of results to a client.
 struct ResultOut {
     shared: Arc<DoorShared>,
-    handle: Handle,
-    out: Sender<Result<Charged, Status>>,
+    out: Outlet<Result<Charged, Status>>,
 }
 
 impl ResultOut {
     fn send_one(&mut self, body: Vec<u8>) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
         let charge = self.shared.charge(body.len(), || !self.looks_gone()).map_err(|_| gone())?;
-        self.shared.hand_over(&self.handle, &self.out, Ok((body, charge))).map_err(|_| gone())
+        self.shared.hand_over(&mut self.out, Ok((body, charge))).map_err(|_| gone())
     }
 
     fn fail(&mut self, failure: &Failure) {
         // A client that has left does not hear it.
-        let _ = self.shared.hand_over(&self.handle, &self.out, Err(status_of(failure)));
+        let _ = self.shared.hand_over(&mut self.out, Err(status_of(failure)));
     }
 }
 

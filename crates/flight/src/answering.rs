@@ -21,7 +21,7 @@ use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
 use tapetum::query::ResultColumn;
 use tapetum::{Place, Store};
 use tapetum_arrow::ArrowBatches;
@@ -32,12 +32,11 @@ use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{ItemRow, Reply};
 use tapetum_service::request::{Request, Role};
 use tapetum_service::serving_store::ServingStore;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, Sender, error::TrySendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use crate::moments::Moments;
+use crate::moments::{Moment, Moments, Reading};
+use crate::outlet::{self, LOOK, Outlet};
 use crate::status::status_of;
 use crate::ticket::TicketOffice;
 
@@ -47,22 +46,21 @@ pub const ANSWERS_MAX: usize = 32;
 const BATCH_BYTES: usize = 1 << 20;
 /// A row of a query has so many bytes beside its strings, at the most.
 const COLUMN_BYTES: usize = 8;
-/// Batches that wait for the client.
-const BATCHES_WAITING: usize = 2;
-/// How often a thread that waits for its client looks whether to go on.
-const LOOK: Duration = Duration::from_millis(20);
 /// How often it looks whether there is memory again.
 const MEMORY_LOOK: Duration = Duration::from_millis(2);
 /// After this time a client that reads nothing is let go, if others wait for its thread or its memory.
 const STALLED: Duration = Duration::from_secs(10);
 /// After this time it is let go in any case.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a statement waits for a moment, and how often it looks for one.
+const MOMENT_PATIENCE: Duration = Duration::from_secs(20);
+const MOMENT_LOOK: Duration = Duration::from_millis(10);
 /// A client may hold so much without asking, so that small answers go on when there is no memory.
 const FREE_BYTES: usize = 16 << 10;
 
 pub type DataStream = BoxStream<'static, Result<FlightData, Status>>;
 
-/// What all calls share.
+/// The part of the door that all calls share.
 pub struct DoorShared {
     pub source: Box<dyn ServingStore>,
     pub place: Place,
@@ -119,10 +117,9 @@ impl DoorShared {
     }
 
     async fn thread(self: &Arc<Self>) -> OwnedSemaphorePermit {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let thread = Arc::clone(&self.threads).acquire_owned().await;
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        thread.expect("nobody closes it")
+        // A call that is given up while it waits is dropped.
+        let _waiting = Waiting::begin(&self.waiting);
+        Arc::clone(&self.threads).acquire_owned().await.expect("nobody closes it")
     }
 
     /// Answers a request, whatever it is, if it may come through this door.
@@ -165,20 +162,19 @@ impl DoorShared {
     /// The rows that a request is answered with.
     pub fn rows(self: &Arc<Self>, wanted: RowsWanted, schema: SchemaRef) -> DataStream {
         let RowsWanted { request, rows_max, freeze } = wanted;
-        let (out, mut batches) = mpsc::channel(BATCHES_WAITING);
+        let (out, batches) = outlet::channel();
         let shared = Arc::clone(self);
-        let handle = Handle::current();
         tokio::spawn(async move {
             let thread = shared.thread().await;
             tokio::task::spawn_blocking(move || {
                 let _thread = thread;
-                let _reading = freeze.map(|freeze| shared.moments.read(freeze));
-                let mut caller = BatchCaller::new(&shared, handle, out, rows_max);
+                let reading = freeze.map(|freeze| shared.moments.read(freeze));
+                let mut caller = BatchCaller::new(&shared, out, rows_max);
                 let done = shared.execute(request, &mut caller);
-                caller.end(done.map_err(|failure| shared.why_too_old(freeze).unwrap_or(failure)));
+                let is_whole = caller.end(done.map_err(|failure| shared.why_too_old(freeze).unwrap_or(failure)));
+                reading.filter(|_| is_whole).into_iter().for_each(Reading::finish);
             });
         });
-        let batches = stream::poll_fn(move |context| batches.poll_recv(context));
         let batches = batches.map(|charged: Result<ChargedBatch, Status>| {
             charged.map(|charged| charged.batch).map_err(|status| FlightError::Tonic(Box::new(status)))
         });
@@ -191,10 +187,30 @@ impl DoorShared {
         store.frozen(freeze?).err().map(|error| too_old(&error))
     }
 
+    /// A moment for a statement.
+    ///
+    /// # Errors
+    /// If there is none for long, or the server stops.
+    pub async fn moment(self: &Arc<Self>) -> Result<Moment, Status> {
+        let came = Instant::now();
+        loop {
+            // Whoever waits holds no thread, and no store.
+            let taken = self.on_thread(move |shared| shared.moments.take(&shared.store()?, came)).await?;
+            match taken {
+                Some(moment) => return Ok(moment),
+                None if came.elapsed() >= MOMENT_PATIENCE || self.is_ending() => {
+                    let told = "as many moments of the store are read as may be: ask again when other readers are done";
+                    return Err(Status::unavailable(told));
+                }
+                None => tokio::time::sleep(MOMENT_LOOK).await,
+            }
+        }
+    }
+
     /// Waits until the server has memory for so many bytes.
     ///
     /// # Errors
-    /// If `is_wanted` says that nobody needs it any more.
+    /// If `is_wanted` says that nobody needs it any more, or there was none for a minute.
     pub fn charge(
         self: &Arc<Self>,
         bytes: usize,
@@ -206,12 +222,13 @@ impl DoorShared {
         let client = self.client_next.fetch_add(1, Ordering::Relaxed) | FLIGHT;
         if !self.source.take_memory(client, bytes) {
             self.source.wait_for_memory(true);
+            let since = Instant::now();
             let is_taken = loop {
                 std::thread::sleep(MEMORY_LOOK);
                 if self.source.take_memory(client, bytes) {
                     break true;
                 }
-                if !is_wanted() {
+                if !is_wanted() || since.elapsed() >= PATIENCE {
                     break false;
                 }
             };
@@ -223,35 +240,27 @@ impl DoorShared {
         Ok(Some(Charge { shared: Arc::clone(self), client, bytes }))
     }
 
-    /// Waits until a client takes something.
+    /// Sends a client a message, and waits until there is room for it.
     ///
     /// # Errors
-    /// If it takes nothing for too long, or has left.
-    pub fn hand_over<T>(&self, handle: &Handle, out: &Sender<T>, message: T) -> Result<(), Unsent> {
-        let message = match out.try_send(message) {
-            Ok(()) => return Ok(()),
-            Err(TrySendError::Closed(_)) => return Err(Unsent { why: None }),
-            Err(TrySendError::Full(message)) => message,
-        };
-        let began = Instant::now();
-        loop {
-            let waiting = async { tokio::time::timeout(LOOK, out.reserve()).await };
-            match handle.block_on(waiting) {
-                Ok(Ok(room)) => {
-                    room.send(message);
-                    return Ok(());
-                }
-                Ok(Err(_)) => return Err(Unsent { why: None }),
-                Err(_) => self.stay(began)?,
+    /// If the client takes nothing for too long, or has left.
+    pub fn hand_over<T>(&self, out: &mut Outlet<T>, message: T) -> Result<(), Unsent> {
+        let mut why = None;
+        let sent = out.send(message, |since| match self.stay(since) {
+            Ok(()) => true,
+            Err(unsent) => {
+                why = unsent.why;
+                false
             }
-        }
+        });
+        sent.map_err(|_| Unsent { why })
     }
 
     /// Whether to wait on for a client that reads nothing.
-    fn stay(&self, began: Instant) -> Result<(), Unsent> {
+    fn stay(&self, since: Instant) -> Result<(), Unsent> {
         let is_in_the_way = self.waiting.load(Ordering::Relaxed) > 0 || self.source.is_memory_wanted();
         let limit = if is_in_the_way { STALLED } else { PATIENCE };
-        if began.elapsed() >= limit {
+        if since.elapsed() >= limit {
             tracing::warn!("let a Flight client go that read nothing for {} s", limit.as_secs());
             let told = format!("the client read nothing for {} s: ask again, and read faster", limit.as_secs());
             return Err(Unsent { why: Some(Failure::new(FailureKind::Unavailable, told)) });
@@ -272,12 +281,28 @@ pub struct RowsWanted {
     pub freeze: Option<u64>,
 }
 
-/// What whoever reads a freeze is told that has ended.
+/// The failure of reading a freeze that has ended.
 pub fn too_old(error: &tapetum::FreezeError) -> Failure {
     Failure::new(FailureKind::TooOld, format!("snapshot too old: {error}; ask the question again"))
 }
 
-/// What a client did not take.
+/// A call that waits for a thread.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Waiting<'_> {
+    fn begin(count: &AtomicUsize) -> Waiting<'_> {
+        count.fetch_add(1, Ordering::Relaxed);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A message that a client did not take.
 pub struct Unsent {
     /// Why it is let go, if it has not left by itself.
     why: Option<Failure>,
@@ -338,8 +363,7 @@ struct ChargedBatch {
 /// A client of whom batches are on their way.
 struct BatchCaller<'a> {
     shared: &'a Arc<DoorShared>,
-    handle: Handle,
-    out: Sender<Result<ChargedBatch, Status>>,
+    out: Outlet<Result<ChargedBatch, Status>>,
     rows: Option<ArrowBatches>,
     /// Rows that the client still wants.
     rows_left: u64,
@@ -353,12 +377,11 @@ struct BatchCaller<'a> {
 impl<'a> BatchCaller<'a> {
     fn new(
         shared: &'a Arc<DoorShared>,
-        handle: Handle,
-        out: Sender<Result<ChargedBatch, Status>>,
+        out: Outlet<Result<ChargedBatch, Status>>,
         rows_max: Option<u64>,
     ) -> BatchCaller<'a> {
         let rows_left = rows_max.unwrap_or(u64::MAX);
-        BatchCaller { shared, handle, out, rows: None, rows_left, looked: Instant::now(), has_left: false, why: None }
+        BatchCaller { shared, out, rows: None, rows_left, looked: Instant::now(), has_left: false, why: None }
     }
 
     fn send(&mut self, batch: RecordBatch) -> Result<(), CallerLeft> {
@@ -366,7 +389,7 @@ impl<'a> BatchCaller<'a> {
             return Err(CallerLeft);
         }
         let sent = self.charged(batch).and_then(|batch| {
-            self.shared.hand_over(&self.handle, &self.out, Ok(batch)).map_err(|unsent| {
+            self.shared.hand_over(&mut self.out, Ok(batch)).map_err(|unsent| {
                 self.why = unsent.why;
                 CallerLeft
             })
@@ -398,19 +421,18 @@ impl<'a> BatchCaller<'a> {
         CallerLeft
     }
 
-    /// Tells the client how it ended, after the last rows.
-    fn end(mut self, done: Result<(), Failure>) {
-        let has_all = self.rows_left == 0;
-        let done = if has_all { Ok(()) } else { done.and_then(|()| Ok(self.finish()?)) };
-        if let Err(failure) = done {
-            let failure = self.why.take().unwrap_or(failure);
-            let last = self.out.reserve();
-            // A client that reads nothing does not hear why.
-            let waiting = async { tokio::time::timeout(LOOK, last).await };
-            if let Ok(Ok(room)) = self.handle.block_on(waiting) {
-                room.send(Err(status_of(&failure)));
-            }
-        }
+    /// Tells the client how it ended, after the last rows; whether it has all of them.
+    fn end(mut self, done: Result<(), Failure>) -> bool {
+        let done = match done {
+            // It left when it had all that it wanted.
+            Err(Failure { kind: FailureKind::Cancelled, .. }) if self.rows_left == 0 => Ok(()),
+            done => done.and_then(|()| Ok(self.finish()?)),
+        };
+        let Err(failure) = done else { return true };
+        let failure = self.why.take().unwrap_or(failure);
+        // A client that reads nothing does not hear why.
+        let _ = self.out.send(Err(status_of(&failure)), |_| false);
+        false
     }
 
     fn finish(&mut self) -> Result<(), CallerLeft> {
@@ -432,7 +454,7 @@ impl Caller for BatchCaller<'_> {
                 Ok(())
             }
             Reply::Items(items) => self.send_items(&items),
-            // What else is told is for people.
+            // Other replies are for people.
             _ => Ok(()),
         }
     }
@@ -444,7 +466,7 @@ impl Caller for BatchCaller<'_> {
         let Some(rows) = &mut self.rows else { unreachable!("rows come behind their columns") };
         match rows.push(values) {
             Ok(None) => {}
-            // What could not be sent is noticed by whoever asks whether it has left.
+            // Whoever asks whether the client has left notices what could not be sent.
             Ok(Some(batch)) => drop(self.send(batch)),
             Err(error) => {
                 self.broken(&error);

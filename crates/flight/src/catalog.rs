@@ -1,4 +1,4 @@
-//! What there is, as clients of Flight SQL ask for it: one catalog, one schema, and keyspaces as its tables.
+//! The catalog, as clients of Flight SQL ask for it: one catalog, one schema, and keyspaces as its tables.
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use tapetum_service::request::{Bound, Query, QueryWords, Range, Side};
 /// A descriptor's command is not longer.
 pub const COMMAND_BYTES_MAX: usize = 1 << 20;
 
-/// What a descriptor asks for.
+/// The meaning of a descriptor.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -105,19 +105,27 @@ impl Command {
 }
 
 impl RangeCommand {
-    pub fn range(self) -> Range {
+    /// # Errors
+    /// If an end is given twice.
+    pub fn range(self) -> Result<Range, Failure> {
+        if self.from.is_some() && self.after.is_some() || self.to.is_some() && self.before.is_some() {
+            return Err(Failure::bad("an end of a range is given once: from or after, to or before"));
+        }
         let bound = |included: Option<Bytes>, excluded: Option<Bytes>| match (included, excluded) {
             (_, Some(Bytes(key))) => Bound::Excluded(key),
             (Some(Bytes(key)), None) => Bound::Included(key),
             (None, None) => Bound::Unbounded,
         };
-        Range { from: bound(self.from, self.after), to: bound(self.to, self.before), is_reverse: self.reverse }
+        Ok(Range { from: bound(self.from, self.after), to: bound(self.to, self.before), is_reverse: self.reverse })
     }
 }
 
 impl QueryCommand {
     /// The query, of records of a format.
-    pub fn query(self, fields: String) -> Query {
+    ///
+    /// # Errors
+    /// As [`RangeCommand::range`].
+    pub fn query(self, fields: String) -> Result<Query, Failure> {
         let words = QueryWords {
             fields,
             condition: self.condition,
@@ -128,8 +136,8 @@ impl QueryCommand {
             limit: self.limit,
             skips_misfits: self.skip_misfits,
         };
-        let (keyspace, freeze, range) = (self.keyspace, self.freeze, self.range.range());
-        Query { keyspace, freeze, words, range, side: Side::Drive, application: self.application }
+        let (keyspace, freeze, range) = (self.keyspace, self.freeze, self.range.range()?);
+        Ok(Query { keyspace, freeze, words, range, side: Side::Drive, application: self.application })
     }
 }
 
@@ -142,7 +150,7 @@ mod tests {
         let text = br#"{"items": {"keyspace": "k", "range": {"after": "YQ=="}, "limit": 3}}"#;
         let Command::Items(items) = Command::parse(text).unwrap() else { panic!("items were asked for") };
         assert_eq!((&*items.keyspace, items.limit), ("k", Some(3)));
-        assert_eq!(items.range.range().from, Bound::Excluded(b"a".to_vec()));
+        assert_eq!(items.range.range().unwrap().from, Bound::Excluded(b"a".to_vec()));
         for (text, told) in [
             (&br#"{"items": {"keyspace": "k", "limitt": 3}}"#[..], "limitt"),
             (br#"{"itemz": {}}"#, "itemz"),

@@ -10,9 +10,9 @@
 //! 1. The door is above the service: what it answers, [`tapetum_service::execute`] has done. Nothing below it is asynchronous.
 //! 2. Work that waits for the store or computes runs on threads of its own, of which there are [`answering::ANSWERS_MAX`]; the door's two
 //!    threads only move bytes.
-//! 3. What it keeps for a client is bounded: a statement that is prepared is its own handle, and a ticket says all that it means.
+//! 3. The door keeps little for a client, and so much at most: a statement that is prepared is its own handle, and a ticket says all that it means.
 //! 4. The schema that is told before the rows is theirs.
-//! 5. What changes keyspaces or sizes is refused here, and goes through the socket of the store's owner.
+//! 5. The door refuses requests that change keyspaces or sizes: they go through the socket of the store's owner.
 //!
 //! `docs/FLIGHT.md` has what clients send; `docs/decisions/flight.md` says why it is so.
 //!
@@ -29,7 +29,9 @@ pub mod command;
 pub mod door;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod messages;
 mod moments;
+mod outlet;
 mod plan;
 mod prepared;
 mod putting;

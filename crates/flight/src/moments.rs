@@ -4,7 +4,7 @@
 //!    written.
 //! 2. Statements that come while a freeze is made share the next one. So a flood of them takes few.
 //! 3. A freeze stays for [`LASTS`], so that its tickets can be shown again. Where there are as many as may be, the one goes first whose
-//!    tickets have all been read to their end, the longest unused before others; if none is like that, the statement waits.
+//!    tickets have all been read to their end, the longest unused before others; if none is like that, the statement comes again.
 //!
 //! Threads: any. Whoever needs a freeze waits for those who make one.
 
@@ -21,11 +21,8 @@ pub const LASTS: Duration = Duration::from_secs(60);
 const OWNER: &str = "flight";
 /// A ticket that nobody has shown for so long is not waited for.
 const UNREAD_MAX: Duration = Duration::from_secs(10);
-/// How long a statement waits for a moment.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A freeze that nobody has used for so long has ended, unless it is renewed by its tickets: then it is only not given up early.
 const FORGOTTEN: Duration = Duration::from_secs(600);
-const LOOK: Duration = Duration::from_millis(5);
 
 /// A moment of the store that is open now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,31 +72,19 @@ impl Moments {
         state.opening
     }
 
-    /// A moment of the store for a statement with so many tickets.
-    pub fn take(&self, store: &Arc<Store>, tickets: usize) -> Result<Moment, Failure> {
-        let came = Instant::now();
-        loop {
-            let making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-            let shared = self.state().shared(store, came);
-            let found = match shared {
-                Some(freeze) => Some(freeze),
-                None => self.make(store)?,
-            };
-            if let Some(freeze) = found {
-                let mut state = self.state();
-                let used = state.freezes.entry(freeze).or_insert_with(|| Use { used: came, unread: 0, reading: 0 });
-                (used.used, used.unread) = (Instant::now(), used.unread + tickets);
-                return Ok(Moment { opening: state.opening, freeze });
-            }
-            drop(making);
-            if came.elapsed() >= PATIENCE {
-                return Err(Failure::new(
-                    FailureKind::Unavailable,
-                    "as many moments of the store are read as may be: ask again when other readers are done",
-                ));
-            }
-            std::thread::sleep(LOOK);
-        }
+    /// A moment of the store for a statement that came at `came`, with one ticket; `None`, if there are as many as may be, and all are in use.
+    pub fn take(&self, store: &Arc<Store>, came: Instant) -> Result<Option<Moment>, Failure> {
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = self.state().shared(store, came);
+        let found = match shared {
+            Some(freeze) => Some(freeze),
+            None => self.make(store)?,
+        };
+        let Some(freeze) = found else { return Ok(None) };
+        let mut state = self.state();
+        let used = state.freezes.entry(freeze).or_insert_with(|| Use { used: came, unread: 0, reading: 0 });
+        (used.used, used.unread) = (Instant::now(), used.unread + 1);
+        Ok(Some(Moment { opening: state.opening, freeze }))
     }
 
     /// A new freeze; `None`, if there are as many as may be, and all are in use.
@@ -130,10 +115,13 @@ impl Moments {
 
     /// A ticket of a freeze is read now. The drop ends that.
     pub fn read(self: &Arc<Self>, freeze: u64) -> Reading {
-        if let Some(used) = self.state().freezes.get_mut(&freeze) {
+        let mut state = self.state();
+        let used = state.freezes.get_mut(&freeze);
+        let is_counted = used.is_some();
+        if let Some(used) = used {
             (used.used, used.reading) = (Instant::now(), used.reading + 1);
         }
-        Reading { moments: Arc::clone(self), freeze }
+        Reading { moments: Arc::clone(self), freeze, is_counted, is_whole: false }
     }
 
     /// There are so many more tickets of a freeze.
@@ -155,13 +143,24 @@ impl Moments {
 pub struct Reading {
     moments: Arc<Moments>,
     freeze: u64,
+    /// The freeze is one of the door's.
+    is_counted: bool,
+    is_whole: bool,
+}
+
+impl Reading {
+    /// The rows were read to their end.
+    pub fn finish(mut self) {
+        self.is_whole = true;
+    }
 }
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some(used) = self.moments.state().freezes.get_mut(&self.freeze) {
+        let mut state = self.moments.state();
+        if let Some(used) = state.freezes.get_mut(&self.freeze).filter(|_| self.is_counted) {
             used.reading -= 1;
-            used.unread = used.unread.saturating_sub(1);
+            used.unread = used.unread.saturating_sub(self.is_whole.into());
         }
     }
 }
@@ -183,8 +182,7 @@ impl State {
     fn shared(&mut self, store: &Arc<Store>, came: Instant) -> Option<u64> {
         self.look_at(store);
         let (freeze, begun) = self.newest?;
-        // A freeze takes the last stamp that was given before it was done.
-        let is_new_enough = begun >= came || store.stamp_given() == freeze;
+        let is_new_enough = begun >= came || store.frozen(freeze).is_ok_and(|view| view.is_now());
         let is_there = is_new_enough && store.renew_freeze(freeze, LASTS).is_ok();
         if is_there { Some(freeze) } else { None }
     }

@@ -25,7 +25,7 @@ const PLAIN_FORMAT: &str = "key: key bytes; value: value bytes";
 /// A keyspace is read by so many tickets at most.
 const RANGES_MAX: usize = 8;
 
-/// What is to be done for a client.
+/// Work for a client.
 #[derive(Debug)]
 pub struct Plan {
     pub schema: SchemaRef,
@@ -47,7 +47,7 @@ impl Plan {
             Some(fields) => fields.clone(),
             None => fields_of(shared, &asked.keyspace, asked.freeze)?,
         };
-        Plan::of_words(asked.query(fields))
+        Plan::of_words(asked.query(fields)?)
     }
 
     /// The plan of a statement whose parameters have values.
@@ -106,7 +106,7 @@ impl Plan {
 
     fn of_items(shared: &DoorShared, asked: ItemsCommand) -> Result<Plan, Failure> {
         let ItemsCommand { keyspace, freeze, prefix, limit, range } = asked;
-        let range = range.range();
+        let range = range.range()?;
         let request = match (prefix, range == Range::default()) {
             (None, false) => Request::Scan { keyspace, freeze, range, limit, wanted: ScanWanted::Items },
             (Some(_), false) => return Err(Failure::bad("give a prefix or a range, not both")),
@@ -148,6 +148,11 @@ impl Work {
         self
     }
 
+    /// Whether it is to read a moment, and none was named.
+    pub fn needs_moment(&self) -> bool {
+        matches!(self, Work::Request { .. }) && self.freeze().is_none()
+    }
+
     /// Whether its rows come in the order of keys.
     pub fn is_in_order(&self) -> bool {
         matches!(self, Work::Request { request: Request::Scan { .. }, .. })
@@ -165,7 +170,7 @@ impl Work {
             _ => return Ok(vec![self]),
         };
         let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
-        // What is wrong with the keyspace is told where it is read.
+        // Whoever reads the keyspace hears of an error in it.
         let Ok(keyspace) = view.keyspace(name) else { return Ok(vec![self]) };
         let Ok(ranges) = keyspace.ranges(&range.into(), RANGES_MAX) else { return Ok(vec![self]) };
         let of_range = |of: KeyRange| {

@@ -88,7 +88,7 @@ fn value_of(column: &ArrayRef) -> Result<Option<Value>, Failure> {
     if column.is_null(0) || *column.data_type() == DataType::Null {
         return Ok(None);
     }
-    let too_large = || Failure::bad("the time of a parameter is outside the years that fields have");
+    let too_large = || Failure::bad("the time of a parameter is none that a field has: give whole microseconds");
     Ok(Some(match column.data_type() {
         DataType::Boolean => Value::Bool(column.as_boolean().value(0)),
         DataType::Int8 => Value::Int(column.as_primitive::<Int8Type>().value(0).into()),
@@ -117,7 +117,9 @@ fn value_of(column: &ArrayRef) -> Result<Option<Value>, Failure> {
                 TimeUnit::Millisecond => column.as_primitive::<TimestampMillisecondType>().value(0).checked_mul(1_000),
                 TimeUnit::Microsecond => Some(column.as_primitive::<TimestampMicrosecondType>().value(0)),
                 TimeUnit::Nanosecond => {
-                    Some(column.as_primitive::<TimestampNanosecondType>().value(0).div_euclid(1_000))
+                    let nanos = column.as_primitive::<TimestampNanosecondType>().value(0);
+                    // A time that no field has equals none, and cutting it would make it equal one.
+                    (nanos % 1_000 == 0).then_some(nanos / 1_000)
                 }
             };
             Value::Timestamp(micros.ok_or_else(too_large)?)

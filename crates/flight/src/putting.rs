@@ -1,6 +1,6 @@
 //! Rows that are put: items as they are, or records by the format of their keyspace.
 //!
-//! Each batch is stored before the next one is read. What was stored before an error stays stored, and the error names the row.
+//! Each batch is stored before the next one is read. Rows that were stored before an error stay stored, and the error names its row.
 //!
 //! Threads: the batches come by the door's; they are stored on a thread of its own.
 
@@ -23,6 +23,9 @@ use crate::answering::DoorShared;
 use crate::command::PutCommand;
 use crate::plan::format_of;
 use crate::records;
+
+/// The most batches that are looked at for the values of parameters.
+const BATCHES_MAX: usize = 16;
 
 /// Where rows go, and how the client is told.
 pub struct Target {
@@ -52,7 +55,7 @@ impl Target {
                 if temporary {
                     return Err(Failure::bad("there are no temporary keyspaces: leave temporary out"));
                 }
-                // What is to happen where the table is there already; ADBC's mode "create" fails then, and "replace" would drop it.
+                // A choice for tables that exist: the mode "create" of ADBC fails then, and "replace" would drop them.
                 let if_exists = table_definition_options.map_or(0, |options| options.if_exists);
                 match if_exists {
                     0 | 2 => Ok(Target { keyspace: table, keeps_existing: false, is_sql: true }),
@@ -81,6 +84,22 @@ pub fn of_stream(error: FlightError) -> Status {
         FlightError::Tonic(status) => *status,
         error => Status::invalid_argument(format!("what was put is no stream of Arrow: {error}")),
     }
+}
+
+/// The batches up to the first one with a row, and the one behind it: more than one row is too much.
+pub async fn first_rows(mut batches: FlightRecordBatchStream) -> Result<Vec<RecordBatch>, Status> {
+    let mut rows: Vec<RecordBatch> = Vec::new();
+    let mut seen = 0;
+    while let Some(batch) = batches.try_next().await.map_err(of_stream)? {
+        seen += 1;
+        if batch.num_rows() > 0 {
+            rows.push(batch);
+        }
+        if rows.len() > 1 || seen >= BATCHES_MAX {
+            break;
+        }
+    }
+    Ok(rows)
 }
 
 /// Stores rows, and says how many.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{TimestampMillisecondType, UInt32Type};
+use arrow_array::types::{TimestampMillisecondType, TimestampNanosecondType, UInt32Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, new_null_array};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType, Field, Schema, TimeUnit};
@@ -20,6 +20,9 @@ const KEY: &str = "key";
 const VALUE: &str = "value";
 const FLAGS: &str = "flags";
 const EXPIRES: &str = "expires";
+
+/// The rows of a dictionary have so many bytes at most, as a batch.
+const EXPANDED_BYTES_MAX: u64 = 64 << 20;
 
 /// A row that is no item, and why.
 pub type BadRow = (usize, String);
@@ -123,8 +126,39 @@ fn converted(name: &str, column: &ArrayRef, to: &DataType) -> Result<ArrayRef, F
     if !keeps(from, to) {
         return Err(refused(": give it that type; exact amounts are kept as integers, such as cents"));
     }
+    if let Some(bytes) = expanded_bytes(column).filter(|bytes| *bytes > EXPANDED_BYTES_MAX) {
+        return Err(refused(&format!(", and its rows would have {bytes} bytes: put fewer at once, or no dictionary")));
+    }
+    if has_fraction(column, to) {
+        return Err(refused(": there are parts of a microsecond, which the field does not hold; round them first"));
+    }
     let options = CastOptions { safe: false, ..CastOptions::default() };
     cast_with_options(column, to, &options).map_err(|error| refused(&format!(": {error}")))
+}
+
+/// The bytes that the rows of a dictionary have at most, each with a value of its own.
+fn expanded_bytes(column: &ArrayRef) -> Option<u64> {
+    let dictionary = column.as_any_dictionary_opt()?;
+    let values = dictionary.values();
+    let longest = match values.data_type() {
+        DataType::Utf8 => values.as_string::<i32>().iter().flatten().map(str::len).max(),
+        DataType::LargeUtf8 => values.as_string::<i64>().iter().flatten().map(str::len).max(),
+        DataType::Binary => values.as_binary::<i32>().iter().flatten().map(<[u8]>::len).max(),
+        DataType::LargeBinary => values.as_binary::<i64>().iter().flatten().map(<[u8]>::len).max(),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+        _ => Some(size_of::<i64>()),
+    };
+    Some(longest.unwrap_or(0) as u64 * column.len() as u64)
+}
+
+/// Whether a time is between two that the field holds.
+fn has_fraction(column: &ArrayRef, to: &DataType) -> bool {
+    match (column.data_type(), to) {
+        (DataType::Timestamp(TimeUnit::Nanosecond, _), DataType::Timestamp(TimeUnit::Microsecond, _)) => {
+            column.as_primitive::<TimestampNanosecondType>().iter().flatten().any(|time| time % 1000 != 0)
+        }
+        _ => false,
+    }
 }
 
 /// Whether values of one type become another one's as what they are, or not at all.
@@ -149,7 +183,7 @@ fn keeps(from: &DataType, to: &DataType) -> bool {
                 TimeUnit::Microsecond => 2,
                 TimeUnit::Nanosecond => 3,
             };
-            // pandas has nanoseconds by habit: what is finer than a microsecond is cut there.
+            // pandas has nanoseconds by habit: most are whole microseconds.
             finest(unit) <= finest(to) || *unit == TimeUnit::Nanosecond && *to == TimeUnit::Microsecond
         }
         (DataType::Date32 | DataType::Date64, DataType::Timestamp(..)) => true,

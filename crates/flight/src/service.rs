@@ -3,6 +3,7 @@
 //! Threads: the door's; work goes to threads of its own.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use arrow_array::RecordBatch;
 use arrow_flight::decode::FlightRecordBatchStream;
@@ -19,11 +20,11 @@ use arrow_flight::{
 };
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, SchemaRef};
+use futures::StreamExt;
 use futures::stream::{self, BoxStream};
-use futures::{StreamExt, TryStreamExt};
 use prost::Message;
-use tapetum::OwnedScalar;
 use tapetum::query::Statement;
+use tapetum::{OwnedScalar, Store};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::ScalarType;
 use tapetum_service::failure::{Failure, FailureKind};
@@ -33,7 +34,8 @@ use crate::actions::{self, ResultStream};
 use crate::answering::{DataStream, DoorShared, RowsWanted, encoded, too_old};
 use crate::catalog;
 use crate::command::{self, COMMAND_BYTES_MAX};
-use crate::moments::LASTS;
+use crate::messages;
+use crate::moments::{LASTS, Moment};
 use crate::plan::{self, Plan};
 use crate::prepared::Prepared;
 use crate::putting;
@@ -53,7 +55,7 @@ pub struct Calls {
     pub shared: Arc<DoorShared>,
 }
 
-/// What a descriptor asks for.
+/// The meaning of a descriptor.
 #[allow(clippy::large_enum_variant)] // A call has one.
 enum Asked {
     Json(command::Command),
@@ -84,7 +86,15 @@ impl Asked {
     }
 }
 
-/// What is answered with rows.
+/// The rows of a ticket that was shown.
+#[allow(clippy::large_enum_variant)] // A call has one.
+enum Shown {
+    Rows(RowsWanted, SchemaRef),
+    Batch(RecordBatch),
+}
+
+/// An answer that consists of rows.
+#[allow(clippy::large_enum_variant)] // A call has one.
 enum Answer {
     Rows(Plan),
     /// Of the catalog; its ticket is the command.
@@ -92,7 +102,7 @@ enum Answer {
 }
 
 impl Calls {
-    /// What is answered to a descriptor; nothing is frozen yet.
+    /// The answer to a descriptor; nothing is frozen yet.
     fn answer(shared: &DoorShared, descriptor: &FlightDescriptor) -> Result<Answer, Failure> {
         let command = match Asked::of(descriptor)? {
             Asked::Json(command) => return Ok(Answer::Rows(Plan::of_command(shared, command)?)),
@@ -121,20 +131,26 @@ impl Calls {
         }
     }
 
-    fn info(shared: &DoorShared, descriptor: FlightDescriptor) -> Result<FlightInfo, Failure> {
-        let (schema, endpoint) = match Calls::answer(shared, &descriptor)? {
+    async fn info(&self, descriptor: FlightDescriptor) -> Result<FlightInfo, Status> {
+        let shared = &self.shared;
+        let asked = descriptor.clone();
+        let Plan { schema, work } = match shared.on_thread(move |shared| Calls::answer(shared, &asked)).await? {
+            Answer::Rows(plan) => plan,
             Answer::Catalog(schema, command) => {
                 let ticket = Ticket::new(command.into_any().encode_to_vec());
-                (schema, FlightEndpoint::new().with_ticket(ticket))
-            }
-            Answer::Rows(Plan { schema, work }) => {
-                let is_in_order = work.is_in_order();
-                let endpoints = Calls::endpoints(shared, work)?;
-                let info = Calls::empty_info(&schema, descriptor)?.with_ordered(is_in_order);
-                return Ok(endpoints.into_iter().fold(info, FlightInfo::with_endpoint));
+                let info = Calls::empty_info(&schema, descriptor).map_err(|failure| status_of(&failure))?;
+                return Ok(info.with_endpoint(FlightEndpoint::new().with_ticket(ticket)));
             }
         };
-        Ok(Calls::empty_info(&schema, descriptor)?.with_endpoint(endpoint))
+        // Others read a moment of their own, or none.
+        let moment = match work.needs_moment() {
+            true => Some(shared.moment().await?),
+            false => None,
+        };
+        let is_in_order = work.is_in_order();
+        let endpoints = shared.on_thread(move |shared| Calls::endpoints(shared, work, moment)).await?;
+        let info = Calls::empty_info(&schema, descriptor).map_err(|failure| status_of(&failure))?;
+        Ok(endpoints.into_iter().fold(info.with_ordered(is_in_order), FlightInfo::with_endpoint))
     }
 
     fn empty_info(schema: &SchemaRef, descriptor: FlightDescriptor) -> Result<FlightInfo, Failure> {
@@ -143,28 +159,32 @@ impl Calls {
     }
 
     /// Where the rows of some work are, for so long as its moment stays: by ranges of keys, where there are many.
-    fn endpoints(shared: &DoorShared, work: Work) -> Result<Vec<FlightEndpoint>, Failure> {
+    fn endpoints(shared: &DoorShared, work: Work, moment: Option<Moment>) -> Result<Vec<FlightEndpoint>, Failure> {
         let store = shared.store()?;
-        let (opening, work) = match (&work, work.freeze()) {
-            // A freeze of the client's own.
-            (Work::Request { .. }, Some(_)) | (Work::Constants(_), _) => (shared.moments.opening(&store), work),
-            (Work::Request { .. }, None) => {
-                let moment = shared.moments.take(&store, 1)?;
-                (moment.opening, work.at(moment.freeze))
-            }
-        };
-        let freeze = work.freeze();
+        let opening = moment.map_or_else(|| shared.moments.opening(&store), |moment| moment.opening);
+        let work = moment.map_or(work.clone(), |moment| work.at(moment.freeze));
+        let expires = Calls::expires(&store, &work)?;
         let works = work.by_ranges(&store)?;
-        if let Some(freeze) = freeze {
+        if let Some(Moment { freeze, .. }) = moment {
             shared.moments.expect(freeze, works.len() - 1);
         }
         let endpoint = |work: &Work| {
             let ticket = Ticket::new(shared.office.sign(opening, work));
-            let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
-            endpoint.expiration_time = Some((std::time::SystemTime::now() + LASTS).into());
-            endpoint
+            FlightEndpoint { expiration_time: Some(expires), ..FlightEndpoint::new().with_ticket(ticket) }
         };
         Ok(works.iter().map(endpoint).collect())
+    }
+
+    /// How long the tickets of some work are good.
+    fn expires(store: &Store, work: &Work) -> Result<prost_types::Timestamp, Failure> {
+        let lasts = match work.freeze() {
+            Some(freeze) => {
+                let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
+                Duration::from_micros(view.report().left_us)
+            }
+            None => LASTS,
+        };
+        Ok((SystemTime::now() + lasts).into())
     }
 
     fn work(shared: &DoorShared, ticket: &[u8]) -> Result<Work, Failure> {
@@ -180,12 +200,27 @@ impl Calls {
 
     fn renewed(shared: &DoorShared, endpoint: FlightEndpoint) -> Result<FlightEndpoint, Failure> {
         let ticket = endpoint.ticket.as_ref().map_or(&[][..], |ticket| &ticket.ticket);
-        let work = Calls::work(shared, ticket)?;
+        let (work, store) = (Calls::work(shared, ticket)?, shared.store()?);
         if let Some(freeze) = work.freeze() {
-            let renewed = shared.store()?.renew_freeze(freeze, LASTS);
-            renewed.map_err(|error| too_old(&error))?;
+            let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
+            // A freeze of the client's own may last longer.
+            if Duration::from_micros(view.report().left_us) < LASTS {
+                store.renew_freeze(freeze, LASTS).map_err(|error| too_old(&error))?;
+            }
         }
-        Ok(FlightEndpoint { expiration_time: Some((std::time::SystemTime::now() + LASTS).into()), ..endpoint })
+        Ok(FlightEndpoint { expiration_time: Some(Calls::expires(&store, &work)?), ..endpoint })
+    }
+
+    fn shown(shared: &DoorShared, ticket: &[u8]) -> Result<Shown, Failure> {
+        let work = Calls::work(shared, ticket)?;
+        let (schema, freeze) = (work.schema()?, work.freeze());
+        Ok(match work {
+            Work::Request { request, rows_max } => Shown::Rows(RowsWanted { request, rows_max, freeze }, schema),
+            Work::Constants(sql) => match plan::parse(&sql)? {
+                Statement::Constants(columns) => Shown::Batch(constants(&columns).map_err(of_arrow)?),
+                Statement::Select(_) => return Err(Failure::bad("the statement has a FROM")),
+            },
+        })
     }
 
     async fn catalog_rows(&self, ticket: &[u8]) -> Result<DataStream, Status> {
@@ -327,9 +362,7 @@ impl FlightService for Calls {
     }
 
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        let descriptor = request.into_inner();
-        let info = self.shared.on_thread(move |shared| Calls::info(shared, descriptor)).await?;
-        Ok(Response::new(info))
+        Ok(Response::new(self.info(request.into_inner()).await?))
     }
 
     async fn poll_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
@@ -360,20 +393,10 @@ impl FlightService for Calls {
         if !is_ticket(&ticket) {
             return Ok(Response::new(self.catalog_rows(&ticket).await?));
         }
-        let shared = &self.shared;
-        let (work, schema) = Calls::work(shared, &ticket)
-            .and_then(|work| Ok((work.clone(), work.schema()?)))
-            .map_err(|failure| status_of(&failure))?;
-        let freeze = work.freeze();
-        let stream = match work {
-            Work::Constants(sql) => {
-                let batch = plan::parse(&sql).and_then(|statement| match statement {
-                    Statement::Constants(columns) => constants(&columns).map_err(of_arrow),
-                    Statement::Select(_) => Err(Failure::bad("the statement has a FROM")),
-                });
-                one_batch(batch.map_err(|failure| status_of(&failure))?)
-            }
-            Work::Request { request, rows_max } => shared.rows(RowsWanted { request, rows_max, freeze }, schema),
+        let shown = self.shared.on_thread(move |shared| Calls::shown(shared, &ticket)).await?;
+        let stream = match shown {
+            Shown::Batch(batch) => one_batch(batch),
+            Shown::Rows(wanted, schema) => self.shared.rows(wanted, schema),
         };
         Ok(Response::new(stream))
     }
@@ -386,14 +409,19 @@ impl FlightService for Calls {
         };
         let descriptor = first.flight_descriptor.clone().unwrap_or_default();
         let asked = Asked::of(&descriptor).map_err(|failure| status_of(&failure))?;
-        let messages = stream::iter([Ok(first)]).chain(messages).map_err(|status| FlightError::Tonic(Box::new(status)));
+        let messages = stream::iter([Ok(first)]).chain(messages);
+        let messages = messages.map(|message| {
+            let message = message.map_err(|status| FlightError::Tonic(Box::new(status)))?;
+            messages::check(&message).map_err(|why| FlightError::Tonic(Box::new(Status::invalid_argument(why))))?;
+            Ok(message)
+        });
         let batches = FlightRecordBatchStream::new_from_flight_data(messages);
         if let Asked::Sql(command) = &asked
             && let Command::CommandPreparedStatementQuery(CommandPreparedStatementQuery { prepared_statement_handle }) =
                 &**command
         {
             let prepared = Prepared::of_handle(prepared_statement_handle).map_err(|failure| status_of(&failure))?;
-            let rows: Vec<RecordBatch> = batches.try_collect().await.map_err(putting::of_stream)?;
+            let rows = putting::first_rows(batches).await?;
             let bound = prepared.bound(&rows).map_err(|failure| status_of(&failure))?;
             let result = DoPutPreparedStatementResult { prepared_statement_handle: Some(bound.to_handle().into()) };
             return Ok(put_result(result.encode_to_vec()));

@@ -1,4 +1,4 @@
-//! What this door says of itself and of its types to clients of Flight SQL.
+//! The door itself and its types, as clients of Flight SQL hear of them.
 
 use std::sync::LazyLock;
 

@@ -3,7 +3,7 @@
 use tapetum_service::failure::{Failure, FailureKind};
 use tonic::{Code, Status};
 
-/// What clients are told of a failure: its sentence, and a code by which programs decide whether to ask again.
+/// A failure as clients hear of it: its sentence, and a code by which programs decide whether to ask again.
 pub fn status_of(failure: &Failure) -> Status {
     let code = match failure.kind {
         FailureKind::BadRequest => Code::InvalidArgument,

@@ -26,7 +26,7 @@ pub const TICKET_BYTES_MAX: usize = 1 << 20;
 
 const _: () = assert!(MAGIC.len() + 8 == HEAD_BYTES);
 
-/// What a ticket is for.
+/// The work that a ticket is good for.
 #[allow(clippy::large_enum_variant)] // A call has one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Work {

@@ -65,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     target("arrow_rows", arrow_streams::rows, 512),
     target("flight_ticket", tapetum_flight::fuzzing::ticket, 512),
     target("flight_command", tapetum_flight::fuzzing::command, 512),
+    target("flight_rows", tapetum_flight::fuzzing::rows, 1024),
     target("flight_action", tapetum_flight::fuzzing::action, 512),
     target("graph_work", graphs::work, 512),
     target("query_text", tapetum::fuzzing::query_text, 512),

@@ -89,7 +89,7 @@ impl<O: FrameOut> Caller for FrameCaller<O> {
         let Some(rows) = &mut self.rows else { unreachable!("rows come behind their columns") };
         match rows.push(values) {
             Ok(None) => {}
-            // What could not be sent is noticed by whoever asks whether it has left.
+            // Whoever asks whether the client has left notices what could not be sent.
             Ok(Some(part)) => drop(self.send_rows(part)),
             Err(_) => self.has_left = true,
         }
@@ -104,7 +104,7 @@ impl<O: FrameOut> Caller for FrameCaller<O> {
     }
 }
 
-/// What a frame of an answer means to whoever asked.
+/// Whether an answer goes on behind a frame.
 pub enum Told {
     More,
     Done,

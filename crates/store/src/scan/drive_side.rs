@@ -54,6 +54,8 @@ pub(super) const FLASH_DEPTH: u32 = 64;
 const SINK_BYTES_OF_KEY: usize = DESK_WORK_BYTES * 3 / 4;
 /// How long a query waits for the least local memory that it can work with, before it reports that there is too little.
 pub(super) const PATIENCE_US: u64 = 10_000_000;
+/// A pause before a pipeline is tried again that found no memory for its sub-buffers.
+const PAUSE_US: u64 = 1000;
 /// Approximate bytes that a pipeline reads. Each pipeline wakes the host once.
 const READ_BYTES: u64 = 32 << 20;
 /// The first pipeline of a query that may soon have enough; each after it reads twice as much.
@@ -104,8 +106,8 @@ pub(super) struct DriveRun {
     is_of_key: bool,
     /// Since when there has been too little local memory.
     short_since_us: Option<u64>,
-    /// The last pipeline found no memory for its sub-buffers.
-    lacks_sub_buffers: bool,
+    /// The last pipeline found no memory for its sub-buffers: the next one begins after this time.
+    pauses_until_us: Option<u64>,
     is_stopping: bool,
     tag_next: u64,
     returned: Vec<Returned>,
@@ -175,7 +177,7 @@ impl DriveRun {
             is_strict: query.policy() == MisfitPolicy::Fail,
             is_of_key,
             short_since_us: None,
-            lacks_sub_buffers: false,
+            pauses_until_us: None,
             is_stopping: false,
             tag_next: 1,
             returned: Vec::new(),
@@ -202,10 +204,10 @@ impl DriveRun {
                 self.stop();
             }
             // Rows that come one by one leave no memory for a list that found none before.
-            let waits = self.transfer.is_some() && self.prepared.is_some() || self.lacks_sub_buffers;
+            let waits = self.transfer.is_some() && self.prepared.is_some() || self.pauses();
             while !waits && self.flights.len() < FLIGHTS_MAX && self.submit_next(report)? {}
             let is_idle = self.flights.is_empty() && self.prepared.is_none() && self.transfer.is_none();
-            if is_idle && !self.lacks_sub_buffers {
+            if is_idle && self.pauses_until_us.is_none() {
                 return Ok(true);
             }
             if !has_merged || is_idle {
@@ -220,8 +222,8 @@ impl DriveRun {
             return self.tools.pair().wait(Some(Duration::from_millis(10)));
         }
         // Others give memory back meanwhile: then pipelines go on.
-        if self.flights.is_empty() && std::mem::take(&mut self.lacks_sub_buffers) {
-            return self.tools.pair().wait(Some(Duration::from_millis(1)));
+        if self.flights.is_empty() && self.pauses_until_us.is_some() {
+            return self.tools.pair().wait(Some(Duration::from_micros(PAUSE_US)));
         }
         match self.flights.front() {
             // It waits for something to be durable.
@@ -302,7 +304,7 @@ impl DriveRun {
                     let why = "local memory has no room for another scan: ask for fewer at once, or give the store more memory";
                     return Err(Error::Options(why.into()).into());
                 }
-                self.lacks_sub_buffers = true;
+                self.pauses_until_us = Some(self.base.drive.env().now_us() + PAUSE_US);
                 self.list_again(of, id)?;
             }
             Some(Ok(FlightEnd::TooLong(bytes))) => {
@@ -446,6 +448,16 @@ impl DriveRun {
         let now_us = drive.env().now_us();
         let since_us = *self.short_since_us.get_or_insert(now_us);
         self.sink_bytes < drive.local().bytes_total() && now_us.saturating_sub(since_us) < PATIENCE_US
+    }
+
+    /// Whether no pipeline is to begin yet, because there is no memory for its sub-buffers.
+    fn pauses(&mut self) -> bool {
+        // Those that are under way have some, and the next one takes it over.
+        let is_over = |until_us| !self.flights.is_empty() || self.base.drive.env().now_us() >= until_us;
+        if self.pauses_until_us.is_some_and(is_over) {
+            self.pauses_until_us = None;
+        }
+        self.pauses_until_us.is_some()
     }
 
     /// Gives the buffers of an ended pipeline back to the desk.

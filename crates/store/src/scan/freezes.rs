@@ -133,11 +133,6 @@ impl Store {
         self.freezes_list().renew(id, self.drive().env().now_us(), lasts)
     }
 
-    /// The last stamp that was given. If it is the id of a freeze, nothing was written since.
-    pub fn stamp_given(&self) -> u64 {
-        self.hashed().base.log.stamp_given()
-    }
-
     /// Ends a freeze.
     ///
     /// # Errors
@@ -242,6 +237,14 @@ impl FrozenView {
     /// An error if it has ended.
     pub fn check(&self) -> Result<(), FreezeError> {
         self.frozen.check()
+    }
+
+    /// Whether the store is still as it shows: nothing was written since its moment, and no keyspace was made, dropped or changed.
+    pub fn is_now(&self) -> bool {
+        let base = self.store.base();
+        // The id is a stamp that is given when the freeze is made. Whatever was written between its moment and that has one as well.
+        let is_next = self.frozen.id == self.frozen.stamp() + 1;
+        is_next && base.log.stamp_given() == self.frozen.id && self.frozen.keyspaces() == base.keyspaces.list_open()
     }
 
     pub(crate) fn frozen_store(&self) -> &Arc<FrozenStore> {
