@@ -94,6 +94,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     }
     // Check addresses before a store is made: an error must leave no empty store behind.
     let mut doors = Doors::bind(&server_options)?;
+    #[cfg(feature = "flight")]
     let flight = std::mem::take(&mut doors.flight);
     let lease = take_lease(&arguments.backups)?;
     let was_there = place.path().exists();
