@@ -442,11 +442,15 @@ fn prometheus_sees_what_stats_says() {
     for line in ["tapetum_cmd_set_total 1", "# TYPE tapetum_items_total counter", &entries] {
         assert!(reply.lines().any(|found| found == line), "{line} is not in {reply}");
     }
+    let head = http(metrics, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(http(metrics, b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(http(metrics, b"DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     assert!(http(metrics, b"get a\r\n\r\n").starts_with("HTTP/1.1 400 "));
     let long = [&b"GET /"[..], &[b'x'; 9000], b" HTTP/1.1\r\n\r\n"].concat();
     assert!(http(metrics, &long).starts_with("HTTP/1.1 431 "));
+    let many = [&b"GET /metrics HTTP/1.1\r\n"[..], &b"a: b\r\n".repeat(2000), b"\r\n"].concat();
+    assert!(http(metrics, &many).starts_with("HTTP/1.1 431 "));
     let mut taken = self::options(vec!["127.0.0.1:0".parse().unwrap()]);
     taken.metrics = Some(metrics.to_string().parse().unwrap());
     let error = Server::start(late_slot(), taken).err().unwrap().to_string();
