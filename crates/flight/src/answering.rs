@@ -46,6 +46,8 @@ pub const ANSWERS_MAX: usize = 32;
 const BATCH_BYTES: usize = 1 << 20;
 /// A row of a query has so many bytes beside its strings, at the most.
 const COLUMN_BYTES: usize = 8;
+/// After this time without a batch the rows that there are go.
+const FEW: Duration = Duration::from_millis(2);
 /// How often it looks whether there is memory again.
 const MEMORY_LOOK: Duration = Duration::from_millis(2);
 /// After this time a client that reads nothing is let go, if others wait for its thread or its memory.
@@ -367,6 +369,10 @@ struct BatchCaller<'a> {
     rows: Option<ArrowBatches>,
     /// Rows that the client still wants.
     rows_left: u64,
+    /// Rows that no batch was sent with yet.
+    rows_waiting: usize,
+    /// When the last batch was sent.
+    sent: Instant,
     /// When it was last looked for.
     looked: Instant,
     has_left: bool,
@@ -381,7 +387,17 @@ impl<'a> BatchCaller<'a> {
         rows_max: Option<u64>,
     ) -> BatchCaller<'a> {
         let rows_left = rows_max.unwrap_or(u64::MAX);
-        BatchCaller { shared, out, rows: None, rows_left, looked: Instant::now(), has_left: false, why: None }
+        BatchCaller {
+            shared,
+            out,
+            rows: None,
+            rows_left,
+            rows_waiting: 0,
+            sent: Instant::now(),
+            looked: Instant::now(),
+            has_left: false,
+            why: None,
+        }
     }
 
     fn send(&mut self, batch: RecordBatch) -> Result<(), CallerLeft> {
@@ -395,6 +411,7 @@ impl<'a> BatchCaller<'a> {
             })
         });
         self.has_left |= sent.is_err();
+        self.sent = Instant::now();
         sent
     }
 
@@ -435,8 +452,20 @@ impl<'a> BatchCaller<'a> {
         false
     }
 
+    /// Sends the rows that there are, where nothing was sent for a moment: few rows of a long query are not to wait for a full batch.
+    fn send_few(&mut self) {
+        if self.has_left || self.rows_waiting == 0 || self.sent.elapsed() < FEW {
+            return;
+        }
+        if self.out.has_room() {
+            // The client is asked about again.
+            let _ = self.finish();
+        }
+    }
+
     fn finish(&mut self) -> Result<(), CallerLeft> {
-        match self.rows.take().map(|mut rows| rows.take()) {
+        self.rows_waiting = 0;
+        match self.rows.as_mut().map(ArrowBatches::take) {
             Some(Ok(Some(batch))) => self.send(batch),
             Some(Err(error)) => Err(self.broken(&error)),
             Some(Ok(None)) | None => Ok(()),
@@ -465,9 +494,12 @@ impl Caller for BatchCaller<'_> {
         }
         let Some(rows) = &mut self.rows else { unreachable!("rows come behind their columns") };
         match rows.push(values) {
-            Ok(None) => {}
+            Ok(None) => self.rows_waiting += 1,
             // Whoever asks whether the client has left notices what could not be sent.
-            Ok(Some(batch)) => drop(self.send(batch)),
+            Ok(Some(batch)) => {
+                self.rows_waiting = 0;
+                let _ = self.send(batch);
+            }
             Err(error) => {
                 self.broken(&error);
                 self.has_left = true;
@@ -477,6 +509,7 @@ impl Caller for BatchCaller<'_> {
 
     fn has_left(&mut self) -> bool {
         self.has_left |= self.out.is_closed();
+        self.send_few();
         if !self.has_left && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
             self.has_left = self.shared.is_ending();

@@ -21,6 +21,9 @@ use crate::status::failure_of;
 
 /// How often it looks whether its caller has left.
 const LOOK: Duration = Duration::from_millis(50);
+/// HTTP/2 allows frames of 16 KiB, unless a client takes longer ones.
+const FRAME_BYTES: u32 = 1 << 20;
+const WINDOW_BYTES: u32 = 4 << 20;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// `grpc://HOST:PORT`, or `grpc+unix:PATH`.
@@ -82,7 +85,8 @@ impl FlightConnection {
             ServerAddress::Unix(path) => format!("unix://{}", path.display()),
         };
         let endpoint = Endpoint::from_shared(text).map_err(|error| unreached(&error))?;
-        let channel = runtime.block_on(endpoint.connect_timeout(CONNECT_PATIENCE).tcp_nodelay(true).connect());
+        let endpoint = for_much(endpoint).connect_timeout(CONNECT_PATIENCE).tcp_nodelay(true);
+        let channel = runtime.block_on(endpoint.connect());
         let channel = channel.map_err(|error| unreached(&with_reasons(&error)))?;
         let client = FlightServiceClient::new(channel)
             .max_decoding_message_size(usize::MAX)
@@ -112,6 +116,14 @@ impl FlightConnection {
             kind => Failure::new(kind, message),
         }
     }
+}
+
+/// An endpoint for answers of many megabytes: few large frames, and room for a batch on its way.
+pub fn for_much(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .max_frame_size(FRAME_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(2 * WINDOW_BYTES)
 }
 
 /// An error, and what it comes from.

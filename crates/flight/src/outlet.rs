@@ -54,6 +54,11 @@ impl<T> Outlet<T> {
         self.out.is_closed()
     }
 
+    /// Whether a message would be sent at once.
+    pub fn has_room(&self) -> bool {
+        self.out.capacity() > 0
+    }
+
     /// Sends a message as soon as there is room. `go_on` hears every now and then since when it has waited, and says whether it goes on.
     ///
     /// # Errors

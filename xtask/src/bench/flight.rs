@@ -78,7 +78,7 @@ fn serve(binary: &Path, data: &Path) -> Result<Served, Failure> {
     let server = ServerOptions::new(binary, data, &options)?.start()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let channel = runtime.block_on(async {
-        let endpoint = Endpoint::from_shared(format!("http://{door}"))?;
+        let endpoint = tapetum_flight::client::for_much(Endpoint::from_shared(format!("http://{door}"))?);
         loop {
             match endpoint.connect().await {
                 Ok(channel) => return Ok::<_, tonic::transport::Error>(channel),
