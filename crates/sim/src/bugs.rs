@@ -50,7 +50,6 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("EvictUndurably", "a segment that makes room is out of sight before the manifest record that drops it is written"),
     ("CollectionWithoutFloor", "whoever asks gets the extents that are kept for a collection"),
     ("FlushWithoutFloor", "whoever asks gets the extents that are kept for flushes"),
-    ("RecoveryWithoutFloor", "whoever asks gets the extents that are kept for a recovery of ordered keyspaces"),
     ("EvictExtentsEarly", "its extents are free before that record is durable"),
     ("ForgetLargeDeath", "an install does not write down that records of large values died"),
     ("SameVersion", "all segments have the same version: pages of an older one pass for the newer one's"),

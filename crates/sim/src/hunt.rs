@@ -159,7 +159,6 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedMergeForgets" => Some(48),
         "QueryForgetMissed" => Some(1183),
         "FlushWithoutFloor" => Some(16),
-        "RecoveryWithoutFloor" => Some(37),
         _ => None,
     }
 }

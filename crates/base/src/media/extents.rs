@@ -107,7 +107,6 @@ impl Extents {
         let is_lost = match owner {
             ExtentOwner::Collection => fail_point!(CollectionWithoutFloor),
             ExtentOwner::Flush => fail_point!(FlushWithoutFloor),
-            ExtentOwner::Recovery => fail_point!(RecoveryWithoutFloor),
             _ => false,
         };
         let count = if is_lost { 0 } else { count };
