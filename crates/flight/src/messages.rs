@@ -97,7 +97,7 @@ mod tests {
 
     fn messages(column: ArrayRef) -> Vec<FlightData> {
         let batch = arrow_array::RecordBatch::try_from_iter_with_nullable([("a", column, true)]).unwrap();
-        batches_to_flight_data(&batch.schema(), &[batch.clone()]).unwrap()
+        batches_to_flight_data(&batch.schema(), std::slice::from_ref(&batch)).unwrap()
     }
 
     #[test]
