@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use arrow_flight::Action;
 use arrow_flight::flight_service_client::FlightServiceClient;
+use tapetum_service::asked::Asked;
 use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::request::{Request, Role};
-use tapetum_service::service::Asked;
 use tapetum_service::socket::frame::{ANSWER_BYTES_MAX, FrameHead, HEAD_BYTES, PROTOCOL_VERSION};
 use tapetum_service::socket::framing::{AnswerReader, FrameError, Told};
 use tokio::runtime::Runtime;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use tapetum::{Options, Place, Store};
 
+use crate::asked::Asked;
 use crate::caller::{Caller, Gathering};
 use crate::execute::{OpenStore, execute};
 use crate::failure::Failure;
@@ -28,25 +29,6 @@ pub enum Access {
 pub enum Service {
     Opened(Opened),
     Served(Box<dyn Asked>),
-}
-
-/// A server that is asked, over whatever connection.
-pub trait Asked {
-    /// Asks, and hands the answer on to the caller.
-    ///
-    /// # Errors
-    /// The server's, or of the connection.
-    fn call(&mut self, request: &Request, caller: &mut dyn Caller) -> Result<(), Failure>;
-
-    /// Asks for what is told in few replies.
-    ///
-    /// # Errors
-    /// As [`Asked::call`].
-    fn gather(&mut self, request: Request) -> Result<Vec<Reply>, Failure> {
-        let mut gathering = Gathering::default();
-        self.call(&request, &mut gathering)?;
-        Ok(gathering.replies)
-    }
 }
 
 /// A store that this process has opened.

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use tapetum::backup::{self, BackupError, Depot, FolderDepot};
+use tapetum_service::asked::Asked;
 use tapetum_service::backups::LASTS_MS;
 use tapetum_service::caller::Gathering;
 use tapetum_service::opening;
 use tapetum_service::reply::{PromotedRow, Reply};
 use tapetum_service::request::Request;
-use tapetum_service::service::Asked;
 use tapetum_service::{backups, duration};
 
 use super::commands::{Outcome, offline_options, print, tell};

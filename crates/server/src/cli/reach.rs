@@ -4,10 +4,11 @@ use std::error::Error;
 
 use tapetum::Options;
 use tapetum_kernels::scan::Format;
+use tapetum_service::asked::Asked;
 use tapetum_service::caller::Caller;
 use tapetum_service::reply::{FormatRow, KeyspaceRow, Reply};
 use tapetum_service::request::Request;
-use tapetum_service::service::{Access, Asked, Service};
+use tapetum_service::service::{Access, Service};
 use tapetum_service::socket::client::Connection;
 
 use super::commands::{Outcome, check_memory, offline_options, tell};

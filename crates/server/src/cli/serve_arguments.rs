@@ -22,6 +22,8 @@ use tapetum_service::size;
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Args)]
 #[command(after_help = PRESETS_HELP, group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
+// A server opens the store itself, and says so if it is told of another one.
+#[cfg_attr(feature = "flight", command(mut_arg("server", |option| option.hide(true))))]
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
+use tapetum_service::asked::Asked;
 use tapetum_service::caller::Gathering;
 use tapetum_service::reply::Reply;
 use tapetum_service::request::{Freeze, Request};
-use tapetum_service::service::Asked;
 use tapetum_service::socket::client::Connection;
 
 use crate::keyspaces::serve;

@@ -16,10 +16,10 @@ use super::frame::{
 };
 use super::framing::{AnswerReader, FrameError, Told};
 use super::path::SocketPath;
+use crate::asked::Asked;
 use crate::caller::{Caller, CallerLeft, Gathering};
 use crate::failure::{Failure, FailureKind};
 use crate::request::{Request, Role};
-use crate::service::Asked;
 use crate::size;
 
 /// How often it looks whether its caller has left.

@@ -355,8 +355,10 @@ impl FrozenStore {
         self.trees.values().for_each(|tree| tree.give_up());
     }
 
+    /// Whether a part of it has given way. A tree does so by itself, before it is durable, if it is the oldest of those that keep flash.
     fn is_too_old(&self) -> bool {
-        self.hashed.check() == Err(LayoutError::TooOld)
+        let is_gone = |tree: &Arc<FrozenTree>| tree.check() == Err(LayoutError::TooOld);
+        self.hashed.check() == Err(LayoutError::TooOld) || self.trees.values().any(is_gone)
     }
 
     fn flash_bytes(&self, engine: &HashedEngine) -> u64 {
