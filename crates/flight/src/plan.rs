@@ -19,7 +19,7 @@ use crate::ticket::Work;
 
 pub const CATALOG: &str = "tapetum";
 pub const SCHEMA: &str = "main";
-/// Of a keyspace whose records have no format: its items as they are.
+/// The format of a keyspace whose records have none: items as they are.
 const PLAIN_FORMAT: &str = "key: key bytes; value: value bytes";
 
 /// A keyspace is read by so many tickets at most.

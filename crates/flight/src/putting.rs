@@ -27,7 +27,7 @@ use crate::records;
 /// The most batches that are looked at for the values of parameters.
 const BATCHES_MAX: usize = 16;
 
-/// Where rows go, and how the client is told.
+/// The keyspace to which rows go, and the form of the answer.
 pub struct Target {
     keyspace: String,
     keeps_existing: bool,

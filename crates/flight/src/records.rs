@@ -94,7 +94,7 @@ fn records(batch: &RecordBatch, format: &Format, keyspace: &str) -> Result<Resul
         let of = data_type(field.kind.scalar_type());
         columns.push(match batch.column_by_name(&field.name) {
             Some(column) => converted(&field.name, column, &of)?,
-            // Where it must be there, the first row says so.
+            // If the field must be there, the first row is refused.
             None => new_null_array(&of, batch.num_rows()),
         });
         fields.push(Field::new(&*field.name, of, true));

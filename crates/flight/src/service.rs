@@ -97,7 +97,7 @@ enum Shown {
 #[allow(clippy::large_enum_variant)] // A call has one.
 enum Answer {
     Rows(Plan),
-    /// Of the catalog; its ticket is the command.
+    /// Rows of the catalog; their ticket is the command.
     Catalog(SchemaRef, Command),
 }
 
@@ -158,7 +158,7 @@ impl Calls {
         Ok(info.with_descriptor(descriptor).with_total_records(-1).with_total_bytes(-1))
     }
 
-    /// Where the rows of some work are, for so long as its moment stays: by ranges of keys, where there are many.
+    /// The endpoints of some work, for so long as its moment stays: by ranges of keys, where there are many.
     fn endpoints(shared: &DoorShared, work: Work, moment: Option<Moment>) -> Result<Vec<FlightEndpoint>, Failure> {
         let store = shared.store()?;
         let opening = moment.map_or_else(|| shared.moments.opening(&store), |moment| moment.opening);

@@ -1,4 +1,4 @@
-//! What Flight costs: queries in this process and through the Flight door of a server that has a copy of the store, in turns, both to batches of
+//! The cost of Flight: queries in this process and through the Flight door of a server that has a copy of the store, in turns, both to batches of
 //! Arrow; rows that are put, beside `tapetum load` of the same ones; and the same questions to DuckDB's and SQLite's own files, and to three
 //! nodes beside one, which python/bench/engines.py asks.
 

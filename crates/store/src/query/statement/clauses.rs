@@ -1,4 +1,4 @@
-//! Where the clauses of a statement begin and end.
+//! The places at which the clauses of a statement begin and end.
 
 use super::super::QueryProblem;
 use super::super::parse::NESTING_MAX;

@@ -40,7 +40,7 @@ pub(super) fn evaluated(
     if compiled.query.program().instructions().iter().any(is_field) {
         return Err(StatementError::whole(StatementProblem::Malformed(NO_FIELDS)));
     }
-    // Of one record, whatever is in it.
+    // The row is computed of one record, whatever is in it.
     let (mut batch, mut run, mut frames) = (RowBatch::new(), QueryRun::new(&compiled.query), Vec::new());
     batch.push(&[], &[]);
     let Ok(()) = run.run(&batch, &mut frames) else { unreachable!("a record of no fields fits, and is one group") };

@@ -1,4 +1,4 @@
-//! What a statement of SQL may be and the drive does not do, with what does it.
+//! Statements of SQL that the drive does not run, each with the program that does.
 
 use super::StatementError;
 use super::pieces::Pieces;

@@ -54,7 +54,7 @@ enum RowCount {
     Parameter(ParameterPlace),
 }
 
-/// What stands in the place of the parameters.
+/// The texts in the place of the parameters.
 #[derive(Clone, Copy)]
 pub(super) enum Filling<'v> {
     /// Their own text.
@@ -292,7 +292,7 @@ fn quantified<'p, 'a>(clause: &'p [Piece<'a>]) -> (&'static str, &'p [Piece<'a>]
     }
 }
 
-/// What stands between the commas that no parentheses enclose.
+/// The texts between the commas that no parentheses enclose.
 fn items<'p, 'a>(clause: &'p [Piece<'a>]) -> Vec<&'p [Piece<'a>]> {
     let mut depth = 0usize;
     let is_between = |piece: &Piece<'_>| {
