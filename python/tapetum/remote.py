@@ -489,7 +489,7 @@ def _byte_size(size):
     number = text.rstrip("BKMGTi")
     if number.isdigit() and text[len(number) :] in units:
         return int(number) * units[text[len(number) :]]
-    raise ValueError(f"{size!r} is no size: give bytes, or text such as 16MiB")
+    raise ValueError(f"{size!r} is not a size: give bytes, or text such as 16MiB")
 
 
 def _number(text):

@@ -94,12 +94,6 @@ impl Command {
     /// # Errors
     /// Says what is wrong, and where.
     pub fn parse(bytes: &[u8]) -> Result<Command, Failure> {
-        if bytes.len() > COMMAND_BYTES_MAX {
-            return Err(Failure::bad(format!(
-                "a command has at most {COMMAND_BYTES_MAX} bytes, and this one {}",
-                bytes.len()
-            )));
-        }
         serde_json::from_slice(bytes).map_err(|error| Failure::bad(format!("the command makes no sense: {error}")))
     }
 }

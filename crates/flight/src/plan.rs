@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use tapetum::query::{SelectStatement, Statement, StatementWords};
+use tapetum::query::{ResultColumn, SelectStatement, Statement, StatementWords};
 use tapetum::{KeyRange, OwnedScalar, Store};
 use tapetum_kernels::scan::ScalarType;
 use tapetum_kernels::scan::query::QueryOutput;
@@ -210,17 +210,20 @@ pub fn parse(sql: &str) -> Result<Statement, Failure> {
     Statement::parse(sql).map_err(|error| Failure::bad(error.to_string()))
 }
 
-fn constant_schema(columns: &[(String, Option<OwnedScalar>, ScalarType)]) -> SchemaRef {
-    let columns: Vec<_> = columns
-        .iter()
-        .enumerate()
-        .map(|(place, (name, _, scalar_type))| tapetum::query::ResultColumn {
-            name: name.clone(),
-            place,
-            scalar_type: *scalar_type,
-        })
-        .collect();
-    row_schema(&columns)
+/// A column of a statement without FROM: its name, its one value, and its type.
+pub type ConstantColumn = (String, Option<OwnedScalar>, ScalarType);
+
+pub fn constant_columns(columns: &[ConstantColumn]) -> Vec<ResultColumn> {
+    let column = |(place, (name, _, scalar_type)): (usize, &ConstantColumn)| ResultColumn {
+        name: name.clone(),
+        place,
+        scalar_type: *scalar_type,
+    };
+    columns.iter().enumerate().map(column).collect()
+}
+
+fn constant_schema(columns: &[ConstantColumn]) -> SchemaRef {
+    row_schema(&constant_columns(columns))
 }
 
 fn check_qualifier(select: &SelectStatement) -> Result<(), Failure> {

@@ -26,7 +26,6 @@ use prost::Message;
 use tapetum::query::Statement;
 use tapetum::{OwnedScalar, Store};
 use tapetum_arrow::ArrowBatches;
-use tapetum_kernels::scan::ScalarType;
 use tapetum_service::failure::{Failure, FailureKind};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -36,7 +35,7 @@ use crate::catalog;
 use crate::command::{self, COMMAND_BYTES_MAX};
 use crate::messages;
 use crate::moments::{LASTS, Moment};
-use crate::plan::{self, Plan};
+use crate::plan::{self, ConstantColumn, Plan};
 use crate::prepared::Prepared;
 use crate::putting;
 use crate::status::status_of;
@@ -321,17 +320,8 @@ fn one_batch(batch: RecordBatch) -> DataStream {
 }
 
 /// The one row of a statement without FROM.
-fn constants(columns: &[(String, Option<OwnedScalar>, ScalarType)]) -> Result<RecordBatch, ArrowError> {
-    let result: Vec<_> = columns
-        .iter()
-        .enumerate()
-        .map(|(place, (name, _, scalar_type))| tapetum::query::ResultColumn {
-            name: name.clone(),
-            place,
-            scalar_type: *scalar_type,
-        })
-        .collect();
-    let mut batches = ArrowBatches::new(&result);
+fn constants(columns: &[ConstantColumn]) -> Result<RecordBatch, ArrowError> {
+    let mut batches = ArrowBatches::new(&plan::constant_columns(columns));
     let row: Vec<_> = columns.iter().map(|(_, value, _)| value.as_ref().map(OwnedScalar::as_scalar)).collect();
     let full = batches.push(&row)?;
     let last = batches.take()?;

@@ -25,7 +25,7 @@ use tapetum_service::service::{Access, Service};
 use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 
-use super::service::{FIELDS, MEMORY, MEMORY_BYTES, fill, query};
+use super::service::{FIELDS, MEMORY, MEMORY_BYTES, fill_twice, query};
 use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
@@ -46,13 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let binary = arguments.measured_server(None)?;
     let scratch = workspace::Scratch::new("flight")?;
-    let [here, there] = ["here", "there"].map(|name| scratch.folder().join(name));
-    fill(&here, records)?;
-    fs::create_dir_all(&there)?;
-    for file in fs::read_dir(&here)? {
-        let file = file?;
-        fs::copy(file.path(), there.join(file.file_name()))?;
-    }
+    let [here, there] = fill_twice(scratch.folder(), records)?;
     let about = format!("{records} records of 100 bytes in a hashed keyspace; --memory {MEMORY}");
     let mut outcome = Outcome::new(arguments, "flight", about);
     let server = serve(&binary, &there)?;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,13 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.finish()?;
     let binary = arguments.measured_server(None)?;
     let scratch = workspace::Scratch::new("service")?;
-    let [here, there] = ["here", "there"].map(|name| scratch.folder().join(name));
-    fill(&here, records)?;
-    fs::create_dir_all(&there)?;
-    for file in fs::read_dir(&here)? {
-        let file = file?;
-        fs::copy(file.path(), there.join(file.file_name()))?;
-    }
+    let [here, there] = fill_twice(scratch.folder(), records)?;
     let about = format!("{records} records of 100 bytes, hashed and ordered; --memory {MEMORY}");
     let mut outcome = Outcome::new(arguments, "service", about);
     compare(&mut outcome, &binary, (&here, &there), rounds)?;
@@ -60,8 +54,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.end()
 }
 
+/// A store, to be opened here, and a copy of it, to be served.
+pub(super) fn fill_twice(scratch: &Path, records: u64) -> Result<[PathBuf; 2], Failure> {
+    let [here, there] = ["here", "there"].map(|name| scratch.join(name));
+    fill(&here, records)?;
+    fs::create_dir_all(&there)?;
+    for file in fs::read_dir(&here)? {
+        let file = file?;
+        fs::copy(file.path(), there.join(file.file_name()))?;
+    }
+    Ok([here, there])
+}
+
 /// Records in a hashed and in an ordered keyspace, and a graph.
-pub(super) fn fill(data: &Path, records: u64) -> Result<(), Failure> {
+fn fill(data: &Path, records: u64) -> Result<(), Failure> {
     let options = Options::new().capacity_bytes(CAPACITY_BYTES).memory_bytes(MEMORY_BYTES).sync(Sync::No);
     let store = options.open(data)?;
     let (hashed, ordered) =

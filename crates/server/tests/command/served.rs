@@ -186,7 +186,7 @@ fn each_command_does_the_same_closed_and_served() {
     assert_eq!(dumped[0], dumped[1]);
 }
 
-/// What does not change keyspaces or sizes is the same through the socket and through the Flight door.
+/// Requests that change no keyspaces and no sizes are answered alike through the socket and through the Flight door.
 #[test]
 fn a_command_asks_a_server_elsewhere_as_the_one_of_its_store() {
     let scratch = Scratch::new("elsewhere");

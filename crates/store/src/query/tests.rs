@@ -58,7 +58,7 @@ pub(super) fn rows(text: &QueryText<'_>) -> Vec<Vec<Option<OwnedScalar>>> {
     run(compiled(text), &batch())
 }
 
-/// What a query makes of a batch.
+/// The rows that a query makes of a batch.
 pub(super) fn run(compiled: CompiledQuery, batch: &RowBatch) -> Vec<Vec<Option<OwnedScalar>>> {
     let CompiledQuery { query, columns, group_order } = compiled;
     let (mut run, mut frames, mut rows) = (QueryRun::new(&query), Vec::new(), Vec::new());
