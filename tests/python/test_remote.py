@@ -235,7 +235,7 @@ def test_a_freeze_stays_as_it_is(store):
         frozen.scan()
     assert list(ordered.scan()) == [(b"a", b"3")]
     del ordered["a"]
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         store.freeze(flash="much")
 
 
