@@ -88,7 +88,7 @@ class Listening(HostTest):
     def test_all_addresses_of_both_families_go_side_by_side(self):
         port, udp = free_port(), free_port()
         server = self.serve(
-            "--memcached", f"0.0.0.0:{port}", "--memcached", f"[::]:{port}", "--udp", f"[::]:{udp}", "--udp-allow", "::1"
+            "--memcached", f"0.0.0.0:{port}", "--memcached", f"[::]:{port}", "--udp", f"[::]:{udp}", "--udp-allow", "::1", "--insecure"
         )
         for host in ("127.0.0.1", "::1"):
             self.assertTrue(answers(host, port), host)

@@ -45,7 +45,7 @@ class Warnings(HostTest):
 
     def test_it_warns_of_addresses_that_other_machines_reach(self):
         self.assertNotIn("other machines", self.serve().log)
-        server = self.serve("--memcached", "0.0.0.0:0", data=self.folder / "open")
+        server = self.serve("--memcached", "0.0.0.0:0", "--insecure", data=self.folder / "open")
         self.assertRegex(server.log, r"WARN 0\.0\.0\.0:\d+ can be reached from other machines")
 
     @needs_root

@@ -156,11 +156,11 @@ pub fn shut_down_write(socket: impl AsFd) {
 }
 
 /// Blocks the signals that stop a server, in this thread and the threads that it creates, and returns a descriptor that reads them instead.
-/// SIGHUP, which a closing terminal sends, is one of them unless it is ignored already (`nohup`). SIGQUIT still ends the process at once,
-/// with a core dump if those are enabled, for a stop that takes too long.
-pub fn termination_signals() -> io::Result<OwnedFd> {
+/// SIGHUP, which a closing terminal sends, is one of them unless it is ignored already (`nohup`); if it `rereads` files, it is one in any case.
+/// SIGQUIT still ends the process at once, with a core dump if those are enabled, for a stop that takes too long.
+pub fn server_signals(rereads: bool) -> io::Result<OwnedFd> {
     let mut stopping = vec![libc::SIGTERM, libc::SIGINT, libc::SIGPWR];
-    if !is_ignored(libc::SIGHUP)? {
+    if rereads || !is_ignored(libc::SIGHUP)? {
         stopping.push(libc::SIGHUP);
     }
     // People send these to servers that rotate logs or reread their configuration; ignore them.
@@ -178,6 +178,17 @@ pub fn termination_signals() -> io::Result<OwnedFd> {
         }
         Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))?))
     }
+}
+
+/// [`server_signals`] of a command that reads nothing again.
+pub fn termination_signals() -> io::Result<OwnedFd> {
+    server_signals(false)
+}
+
+/// Keeps what this process holds out of core dumps, and from other processes of the same user.
+pub fn hide_memory() -> io::Result<()> {
+    // SAFETY: the call takes numbers alone, and changes a flag of this process.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
 }
 
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) an error, rather than the end of the process.

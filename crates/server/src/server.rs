@@ -31,6 +31,7 @@ use crate::store::failure_log::FailureLog;
 use crate::store::follower::PromotionOrder;
 use crate::store::store_slot::StoreSlot;
 use crate::worker::{Shared, Worker};
+use tapetum_access::gate::{Gate, LoginMemory};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::PromotedRow;
 use tapetum_service::serving_store::ServingStore;
@@ -41,6 +42,7 @@ pub struct Server {
     metrics: Option<MetricsServer>,
     udp: Option<Arc<Terminal>>,
     memory: Arc<MemoryShares>,
+    gate: Option<Arc<Gate>>,
 }
 
 /// The store and the memory of a server, for requests that come through the socket of commands.
@@ -54,6 +56,32 @@ pub struct ServedStore {
 
 /// Tells commands from connections, which share the budget.
 const COMMAND: u64 = 1 << 63;
+/// Tells logins from both.
+const LOGIN: u64 = 1 << 62;
+
+/// Memory in which passwords are hashed.
+struct BudgetOfLogins(Arc<Shared>);
+
+impl LoginMemory for BudgetOfLogins {
+    fn take(&self, thread: usize, bytes: usize) -> bool {
+        let may = self.0.budget.allows(LOGIN | (thread as u64 + 1), bytes);
+        if may {
+            self.0.budget.change(0, bytes);
+        }
+        may
+    }
+
+    fn give(&self, thread: usize, bytes: usize) {
+        self.0.budget.change(bytes, 0);
+        self.0.budget.release_overdraft(LOGIN | (thread as u64 + 1));
+    }
+
+    fn wait(&self, begins: bool) {
+        if self.0.budget.change_waiting(begins) {
+            self.0.mailboxes.iter().for_each(Mailbox::wake);
+        }
+    }
+}
 
 impl ServingStore for ServedStore {
     fn store(&self) -> Result<Arc<tapetum::Store>, tapetum::Error> {
@@ -171,6 +199,7 @@ impl Server {
         let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
+        let access = options.access.clone();
         let (limits, threads) = (options.limits.clone(), options.threads);
         let budget = Arc::new(Budget::new(limits.in_flight_bytes));
         let figures = figures(&slot, udp.clone(), exports, &budget, options);
@@ -193,7 +222,10 @@ impl Server {
         let metrics = metrics.transpose()?;
         let memory = Arc::new(memory_shares(front_bytes, &shared));
         do_errands(slot, orders, Arc::clone(&memory), &shared)?;
-        let mut server = Server { shared, workers: Vec::new(), metrics, udp, memory };
+        if let Some(gate) = &access.gate {
+            gate.start(Arc::new(BudgetOfLogins(Arc::clone(&shared))))?;
+        }
+        let mut server = Server { shared, workers: Vec::new(), metrics, udp, memory, gate: access.gate };
         for (index, worker) in workers.into_iter().enumerate() {
             match spawn(index, worker) {
                 Ok(handle) => server.workers.push(handle),
@@ -237,6 +269,9 @@ impl Server {
                 Ok(outcome) => result = result.and(outcome),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
+        }
+        if let Some(gate) = self.gate {
+            gate.stop();
         }
         // Not waited for: a resize may take long, and ends when the store closes.
         self.shared.errands.end();

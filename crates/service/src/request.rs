@@ -16,6 +16,33 @@ pub enum Role {
     Admin,
 }
 
+impl Role {
+    pub const ALL: [Role; 3] = [Role::Read, Role::Write, Role::Admin];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Write => "write",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// What a role is needed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope<'a> {
+    /// All keyspaces, and what none of them has alone.
+    Store,
+    Keyspace(&'a str),
+    Both(&'a str, &'a str),
+    /// Any one: the answer shows only those over which whoever asks has it.
+    AnyKeyspace,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
     /// One keyspace and how many items it has; all of them without a name. Answered with [`crate::reply::Reply::Keyspaces`]. Of a freeze nobody
@@ -290,11 +317,12 @@ pub enum Sources {
 }
 
 impl Request {
-    /// What whoever asks must be allowed to do, and with which keyspace; without one, with the store.
-    pub fn needs(&self) -> (Role, Option<&str>) {
+    /// What whoever asks must be allowed to do, and with what.
+    pub fn needs(&self) -> (Role, Scope<'_>) {
         match self {
-            Request::Keyspaces { name, .. } => (Role::Read, name.as_deref()),
-            Request::Format { keyspace, .. }
+            Request::Keyspaces { name: None, .. } => (Role::Read, Scope::AnyKeyspace),
+            Request::Keyspaces { name: Some(keyspace), .. }
+            | Request::Format { keyspace, .. }
             | Request::CheckFormat { keyspace, .. }
             | Request::Get { keyspace, .. }
             | Request::RunPipeline { keyspace, .. }
@@ -304,25 +332,25 @@ impl Request {
             | Request::List { keyspace, .. }
             | Request::Query(Query { keyspace, .. })
             | Request::GetFields(GetFields { keyspace, .. })
-            | Request::Betweenness(Betweenness { keyspace, .. }) => (Role::Read, Some(keyspace)),
+            | Request::Betweenness(Betweenness { keyspace, .. }) => (Role::Read, Scope::Keyspace(keyspace)),
             Request::Store { keyspace, .. }
             | Request::Put { keyspace, .. }
             | Request::Delete { keyspace, .. }
-            | Request::DeleteMany { keyspace, .. } => (Role::Write, Some(keyspace)),
+            | Request::DeleteMany { keyspace, .. } => (Role::Write, Scope::Keyspace(keyspace)),
             Request::CreateKeyspace(CreateKeyspace { name, .. })
             | Request::DropKeyspace { name }
-            | Request::RenameKeyspace { from: name, .. }
             | Request::SetFormat { keyspace: name, .. }
-            | Request::GrowBlockDevice { name, .. } => (Role::Admin, Some(name)),
+            | Request::GrowBlockDevice { name, .. } => (Role::Admin, Scope::Keyspace(name)),
+            Request::RenameKeyspace { from, to } => (Role::Admin, Scope::Both(from, to)),
             Request::Figures
             | Request::Check
             | Request::Inspect
             | Request::Freeze(_)
             | Request::Freezes
             | Request::RenewFreeze { .. }
-            | Request::ReleaseFreeze { .. } => (Role::Read, None),
+            | Request::ReleaseFreeze { .. } => (Role::Read, Scope::Store),
             Request::Grow { .. } | Request::ResizeMemory { .. } | Request::Backup { .. } | Request::Promote { .. } => {
-                (Role::Admin, None)
+                (Role::Admin, Scope::Store)
             }
         }
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use tapetum::Place;
 
+use crate::cli::access_arguments::UserCommand;
 use crate::cli::backup_arguments::BackupCommand;
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::freeze_arguments::{FreezeArguments, FreezeCommand};
@@ -40,8 +41,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Serve clients, until SIGTERM, SIGINT or SIGHUP
+    /// Serve clients, until SIGTERM or SIGINT; until SIGHUP too, unless there are users or a certificate to read again then
     Serve(ServeArguments),
+    /// Say who may log in at a server, and what each may do
+    #[command(subcommand)]
+    User(UserCommand),
     /// Store a value
     #[command(after_help = KEY_HELP)]
     Put {

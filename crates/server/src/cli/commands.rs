@@ -17,7 +17,7 @@ use super::pictures;
 use super::reach::{self, Reached, server_of};
 use super::{
     backups, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, promotion, queries,
-    repair_arguments, serve,
+    repair_arguments, serve, users,
 };
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
@@ -211,6 +211,7 @@ fn run(command: Command) -> Outcome {
             let every = watch.map(|seconds| Duration::from_secs(u64::from(seconds)));
             inspection::inspect_all(map, every, json, memcached.as_ref(), &store)
         }
+        Command::User(command) => users::run(command),
         Command::Help(arguments) => help::run(&arguments),
         Command::Keyspace(command) => keyspaces::run(command),
         Command::Freeze(command) => freezes::run(command),

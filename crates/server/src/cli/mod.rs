@@ -1,5 +1,6 @@
 //! The command line: its words ([`arguments`]), and what each command does ([`commands`], `serve`).
 
+pub mod access_arguments;
 pub mod arguments;
 pub mod backup_arguments;
 mod backups;
@@ -32,3 +33,4 @@ mod serve;
 pub mod serve_arguments;
 mod table;
 mod times;
+mod users;

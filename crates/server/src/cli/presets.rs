@@ -27,7 +27,7 @@ use crate::tools::text_file;
 use tapetum_service::suggestion::{is_one_slip, nearest};
 
 /// Options that commands other than `serve` take.
-const OF_ANY_COMMAND: [&str; 4] = ["data", "drive", "memory", "log"];
+const OF_ANY_COMMAND: [&str; 6] = ["data", "drive", "memory", "log", "users-file", "password-file"];
 /// Options of `serve` that only the command line may give.
 const OF_COMMAND_LINE: [&str; 6] = ["config", "help", "quiet", "server", "verbose", "version"];
 

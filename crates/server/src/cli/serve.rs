@@ -24,7 +24,7 @@ use crate::doors::flight::FlightServer;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::nbd::NbdOptions;
 use crate::doors::nbd::exports::Exports;
-use crate::doors::options::Options;
+use crate::doors::options::{Access, Options};
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
 use crate::net::listen::Address;
@@ -59,7 +59,8 @@ const STANDBY_LOOK: Duration = Duration::from_millis(200);
 /// Serves until a signal comes. A log that nobody reads does not block the server.
 pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
     // In this order, because the log's thread must not take the signals.
-    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server(level)?)));
+    let started =
+        os::server_signals(arguments.access.has_files()).and_then(|signals| Ok((signals, Log::of_server(level)?)));
     let (signals, mut log) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -81,6 +82,10 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     arguments.check_memory_parts()?;
     let progress = Arc::new(WarmProgress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
+    let access = server_options.access.clone();
+    if arguments.access.has_files() {
+        os::hide_memory()?;
+    }
     let options = open_options(arguments)?;
     let place = arguments.store.place();
     let keyspaces = arguments.keyspaces()?;
@@ -148,13 +153,19 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     };
     say_durability(arguments);
     warn_of_memory(arguments.memory());
-    warn_of_strangers(&server);
+    warn_of_strangers(&server, &access);
+    if let Ok(store) = slot.store() {
+        access.warn_of_unknown_keyspaces(&store.keyspaces());
+    }
     say_addresses(&server, memcached_count, &place, service.as_ref());
     #[cfg(feature = "flight")]
-    flight.addresses().for_each(|address| tracing::info!("and to Flight's clients at {}", shown(&address)));
+    flight
+        .addresses()
+        .for_each(|address| tracing::info!("and to Flight's clients at {}", shown(&address, access.tls.is_some())));
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, care.pause())? {
+            Some(libc::SIGHUP) if arguments.access.has_files() => access.reload(),
             Some(signal) => break os::signal_name(signal),
             None => care = care.look(|| steward(&slot))?,
         }
@@ -348,6 +359,7 @@ fn server_options(
         udp: arguments.udp(),
         hot_keys: progress,
         log,
+        access: arguments.access.open()?,
     })
 }
 
@@ -481,10 +493,13 @@ fn warn_of_memory(memory_bytes: u64) {
     }
 }
 
-/// Warns that there is no authentication: whoever can connect may read and change everything.
-fn warn_of_strangers(server: &Server) {
+/// Warns of what --insecure lets in.
+fn warn_of_strangers(server: &Server, access: &Access) {
+    if !access.is_insecure {
+        return;
+    }
     let tcp = server.addresses().into_iter().filter_map(|address| match address {
-        Address::Tcp(text) => text.parse::<SocketAddr>().ok(),
+        Address::Tcp(text) | Address::Plain(text) => text.parse::<SocketAddr>().ok(),
         Address::Unix(_) => None,
     });
     if let Some(told) = of_strangers(tcp.chain(server.udp_addresses().iter().copied())) {
@@ -498,8 +513,8 @@ fn of_strangers(addresses: impl Iterator<Item = SocketAddr>) -> Option<String> {
     let open: Vec<String> = open.iter().map(SocketAddr::to_string).collect();
     (!open.is_empty()).then(|| {
         format!(
-            "{} can be reached from other machines, and there is no password and no encryption: whoever connects may read, change and \
-             delete everything; let a firewall choose who does, or listen on 127.0.0.1 or a Unix socket",
+            "{} can be reached from other machines, and --insecure was said: whoever connects may read, change and delete everything, or \
+             read passwords on the way; let a firewall choose who does",
             open.join(" and ")
         )
     })
@@ -531,9 +546,10 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
 
 /// As clients of Flight write an address.
 #[cfg(feature = "flight")]
-fn shown(address: &Address) -> String {
+fn shown(address: &Address, has_tls: bool) -> String {
     match address {
-        Address::Tcp(at) => format!("grpc://{at}"),
+        Address::Tcp(at) if has_tls => format!("grpc+tls://{at}"),
+        Address::Tcp(at) | Address::Plain(at) => format!("grpc://{at}"),
         Address::Unix(path) => format!("grpc+unix://{}", path.display()),
     }
 }

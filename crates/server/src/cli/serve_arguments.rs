@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use tapetum::{Options, TierSize};
 use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
+use crate::cli::access_arguments::AccessArguments;
 use crate::cli::arguments::{CapacityArguments, PRESETS_HELP, StoreArguments};
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::cli::ranges::{
@@ -14,7 +15,7 @@ use crate::cli::ranges::{
 };
 use crate::doors::memcached::udp::UdpOptions;
 use crate::doors::memcached::udp::guard::Network;
-use crate::net::listen::{Address, Listening, LoopbackAddress};
+use crate::net::listen::{Address, Listening, LoopbackAddress, tcp_address};
 use crate::store::hot_keys::HotKeys;
 use tapetum_service::size;
 
@@ -30,7 +31,8 @@ pub struct ServeArguments {
     #[command(flatten)]
     pub capacity: CapacityArguments,
     /// The address for memcached clients: HOST:PORT (at every address of HOST), a port on loopback, or unix:PATH; may be given several
-    /// times. [::] is IPv6 alone: give 0.0.0.0 too for both. none serves no memcached clients
+    /// times. [::] is IPv6 alone: give 0.0.0.0 too for both. notls:HOST:PORT has no TLS, as at the other doors. none serves no memcached
+    /// clients
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211")]
     memcached: Vec<Listening>,
     /// The keyspace that clients see and flush: given once, of every --memcached, and of datagrams; given as often as --memcached, each
@@ -38,22 +40,25 @@ pub struct ServeArguments {
     #[arg(long, value_name = "NAME", value_parser = keyspace_name())]
     pub keyspace: Vec<String>,
     /// The address at which NBD clients find the store's block devices, each under its keyspace's name: HOST:PORT or unix:PATH; may be
-    /// given several times. There is no authentication: give an address that only trusted clients reach
+    /// given several times
     #[arg(long, value_name = "ADDR")]
     pub nbd: Vec<Address>,
     /// A block device that NBD clients may read only; may be given several times
     #[arg(long, value_name = "NAME", requires = "nbd", value_parser = keyspace_name())]
     pub nbd_read_only: Vec<String>,
     /// Figures for Prometheus over HTTP, at /metrics: HOST:PORT, or a port on loopback; at every address of HOST
-    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
-    pub metrics: Option<LoopbackAddress>,
-    /// Flight and Flight SQL over gRPC, for queries, items and rows of programs in any language: HOST:PORT on loopback, a port there, or
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, value_parser = tcp_address,
+          default_missing_value = crate::doors::metrics::ADDRESS_DEFAULT)]
+    pub metrics: Option<Address>,
+    /// Flight and Flight SQL over gRPC, for queries, items and rows of programs in any language: HOST:PORT, a port on loopback, or
     /// unix:PATH
     #[cfg(feature = "flight")]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::flight::ADDRESS_DEFAULT)]
     pub flight: Option<Address>,
     #[command(flatten)]
     udp: UdpArguments,
+    #[command(flatten)]
+    pub access: AccessArguments,
     /// Worker threads [default: one a core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,

@@ -34,7 +34,7 @@ impl FlightServer {
             listener.listen(backlog)?;
             let socket = listener.as_fd().try_clone_to_owned()?;
             Ok(match listener {
-                Listener::Tcp(..) => Listening::Tcp(socket.into()),
+                Listener::Tcp(..) | Listener::Plain(..) => Listening::Tcp(socket.into()),
                 Listener::Unix(..) => Listening::Unix(socket.into()),
             })
         };

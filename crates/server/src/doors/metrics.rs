@@ -90,7 +90,7 @@ impl MetricsServer {
 /// Registers a listener with the entered runtime.
 fn register(listener: Listener) -> io::Result<TcpListener> {
     match listener {
-        Listener::Tcp(socket, _) => TcpListener::from_std(socket.into()),
+        Listener::Tcp(socket, _) | Listener::Plain(socket, _) => TcpListener::from_std(socket.into()),
         Listener::Unix(..) => Err(io::Error::new(io::ErrorKind::Unsupported, "Prometheus reads over TCP only")),
     }
 }

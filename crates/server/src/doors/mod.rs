@@ -26,8 +26,16 @@ use std::sync::Arc;
 use crate::doors::memcached::MemcachedOptions;
 use crate::doors::memcached::udp::{Terminal, UdpSocket};
 use crate::doors::nbd::NbdOptions;
-use crate::doors::options::Options;
+use crate::doors::options::{Access, Options};
 use crate::net::listen::{Address, Listener};
+
+const OPEN_NEEDS: &str = "give TLS and users (--ssl-chain-cert, --ssl-key and --users-file; docs/SECURITY.md has the ten lines), an address on \
+    127.0.0.1, or --insecure if something else decides who connects";
+const OPEN_UDP_NEEDS: &str = "UDP has neither users nor encryption; give an address on 127.0.0.1, or --insecure if something else decides who sends";
+const UDP_NEEDS: &str = "UDP has no logins, and there is a users file; leave --udp out, or give --udp-anonymous KEYSPACE, which everybody may read \
+    over it then";
+const NBD_NEEDS: &str = "clients of block devices are known by their certificates, and there is a users file; give TLS and --ssl-ca-cert, or \
+    --nbd unix:PATH";
 
 /// Clients are refused until `listen`.
 pub struct Doors {
@@ -50,24 +58,43 @@ pub struct UdpDoors {
     pub sockets: Vec<Vec<UdpSocket>>,
 }
 
-/// A socket that cannot be opened.
+/// A socket that cannot be opened, or may not.
 #[derive(Debug)]
 pub struct DoorError {
     /// The option that names its address.
     option: &'static str,
     address: String,
-    error: io::Error,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    System(io::Error),
+    /// Other machines would reach it, and this is missing.
+    OpenToOthers(&'static str),
+    /// Nobody could log in there.
+    NoLogin(&'static str),
 }
 
 impl DoorError {
     fn new(option: &'static str, address: impl ToString, error: io::Error) -> DoorError {
-        DoorError { option, address: address.to_string(), error }
+        DoorError { option, address: address.to_string(), why: Why::System(error) }
     }
 }
 
 impl fmt::Display for DoorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DoorError { option, address, error } = self;
+        let DoorError { option, address, why } = self;
+        let error = match why {
+            Why::System(error) => error,
+            Why::OpenToOthers(give) => {
+                return write!(
+                    f,
+                    "other machines reach {option} {address}, and whoever connects could read and change what is stored: {give}"
+                );
+            }
+            Why::NoLogin(give) => return write!(f, "nobody could log in at {option} {address}: {give}"),
+        };
         let over = if *option == "--udp" { " for UDP" } else { "" };
         write!(f, "cannot listen at {address}{over}: {error}; ")?;
         match (error.kind(), error.raw_os_error()) {
@@ -82,12 +109,6 @@ impl fmt::Display for DoorError {
                 write!(
                     f,
                     "give {option} a port from 1024 on, or the server the right to low ones (CAP_NET_BIND_SERVICE)"
-                )
-            }
-            (io::ErrorKind::Unsupported, None) => {
-                write!(
-                    f,
-                    "other machines reach it, and there are no users and no encryption yet: give {option} 127.0.0.1:PORT or unix:PATH"
                 )
             }
             (io::ErrorKind::AlreadyExists, _) => write!(f, "move it, or give another {option} ADDR"),
@@ -112,7 +133,7 @@ impl Doors {
         for address in &options.nbd {
             nbd.extend(bind("--nbd", address)?);
         }
-        let metrics = options.metrics.as_ref().map(|address| bind("--metrics", &Address::Tcp(address.0.clone())));
+        let metrics = options.metrics.as_ref().map(|address| bind("--metrics", address));
         let udp = options.udp.as_ref().map(|udp| {
             let bound = Terminal::bind(udp.clone(), options.threads);
             let (terminal, sockets) = bound.map_err(|error| DoorError::new("--udp", &udp.address, error))?;
@@ -120,10 +141,45 @@ impl Doors {
         });
         let (metrics, udp) = (metrics.transpose()?.unwrap_or_default(), udp.transpose()?);
         let flight = options.flight.as_ref().map(|address| bind("--flight", address)).transpose()?.unwrap_or_default();
-        if let Some(open) = flight.iter().find(|listener| listener.is_open_to_others()) {
-            return Err(DoorError::new("--flight", open.address(), io::ErrorKind::Unsupported.into()));
+        let doors = Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, flight, udp };
+        doors.check(&options.access)?;
+        Ok(doors)
+    }
+
+    /// An error if a door would be open by mistake, or shut for everybody.
+    fn check(&self, access: &Access) -> Result<(), DoorError> {
+        let refused = |option, address: &dyn ToString, why| DoorError { option, address: address.to_string(), why };
+        for (option, listeners) in self.listeners() {
+            for listener in listeners {
+                let needs_login = access.gate.is_some() && option == "--nbd" && !matches!(listener, Listener::Unix(..));
+                let has_tls = listener.may_have_tls() && access.tls.is_some();
+                if needs_login && !(has_tls && access.tls.as_ref().is_some_and(|tls| tls.asks_for_certificates())) {
+                    return Err(refused(option, &listener.address(), Why::NoLogin(NBD_NEEDS)));
+                }
+                let is_safe = access.is_insecure || has_tls && access.gate.is_some();
+                if listener.is_open_to_others() && !is_safe {
+                    return Err(refused(option, &listener.address(), Why::OpenToOthers(OPEN_NEEDS)));
+                }
+            }
         }
-        Ok(Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, flight, udp })
+        for address in self.udp.iter().flat_map(|udp| &udp.terminal.addresses) {
+            if access.gate.is_some() && access.udp_anonymous.is_none() {
+                return Err(refused("--udp", address, Why::NoLogin(UDP_NEEDS)));
+            }
+            if !address.ip().is_loopback() && !access.is_insecure {
+                return Err(refused("--udp", address, Why::OpenToOthers(OPEN_UDP_NEEDS)));
+            }
+        }
+        Ok(())
+    }
+
+    fn listeners(&self) -> [(&'static str, &[Listener]); 4] {
+        [
+            ("--memcached", &self.memcached),
+            ("--nbd", &self.nbd),
+            ("--metrics", &self.metrics),
+            ("--flight", &self.flight),
+        ]
     }
 
     /// Sets the options of each address, by index.

@@ -1,12 +1,17 @@
 //! The options of a server: addresses, threads, limits, memory.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use tapetum::Keyspace;
 
 use super::memcached::udp::UdpOptions;
 use crate::logging::LogLosses;
 use crate::net::limits::Limits;
-use crate::net::listen::{Address, LoopbackAddress};
+use crate::net::listen::Address;
 use crate::store::hot_keys::WarmProgress;
+use tapetum_access::gate::Gate;
+use tapetum_access::tls::Tls;
 
 pub struct Options {
     pub addresses: Vec<Address>,
@@ -19,7 +24,7 @@ pub struct Options {
     /// The whole memory budget, including the front doors' part.
     pub memory_bytes: u64,
     /// The address of Prometheus' figures, if they are served.
-    pub metrics: Option<LoopbackAddress>,
+    pub metrics: Option<Address>,
     /// The address of Flight's clients, if they are served.
     pub flight: Option<Address>,
     /// The address for requests in datagrams, if they are allowed.
@@ -28,6 +33,53 @@ pub struct Options {
     pub hot_keys: Arc<WarmProgress>,
     /// Losses of the log, for the figures.
     pub log: LogLosses,
+    pub access: Access,
+}
+
+/// Who gets in, and whether anybody on the way can read what is said.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// The users who may log in; without, everybody may do everything.
+    pub gate: Option<Arc<Gate>>,
+    pub tls: Option<Arc<Tls>>,
+    /// Whether other machines may be served without users or TLS.
+    pub is_insecure: bool,
+    /// The keyspace that everybody may read over UDP.
+    pub udp_anonymous: Option<String>,
+}
+
+impl Access {
+    /// Reads users and certificates again. What cannot be used is told, and stays as it was.
+    pub fn reload(&self) {
+        if let Some(gate) = &self.gate {
+            match gate.reload() {
+                Ok(count) => tracing::info!("read {} again: {count} users", gate.path().display()),
+                Err(error) => tracing::error!("the users stay as they were: {error}"),
+            }
+        }
+        if let Some(tls) = &self.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!("read {} again", tls.files().chain.display()),
+                Err(error) => tracing::error!("the certificate stays as it was: {error}"),
+            }
+        }
+    }
+
+    /// Warns of rights over keyspaces that are not there: perhaps a name is mistyped.
+    pub fn warn_of_unknown_keyspaces(&self, known: &[Keyspace]) {
+        let Some(gate) = &self.gate else { return };
+        let is_unknown = |name: &&str| !known.iter().any(|keyspace| keyspace.name == **name);
+        let users = gate.users();
+        let named = users.iter().flat_map(|user| user.rights.iter().filter_map(|(_, keyspace)| keyspace));
+        let unknown: BTreeSet<&str> = named.filter(is_unknown).collect();
+        if let Some(first) = unknown.first() {
+            let more = if unknown.len() > 1 { format!(", nor {} others", unknown.len() - 1) } else { String::new() };
+            tracing::warn!(
+                "{} has rights over the keyspace {first:?}, which is not there{more}: they hold once it is made",
+                gate.path().display()
+            );
+        }
+    }
 }
 
 impl Options {
@@ -45,6 +97,7 @@ impl Options {
             udp: None,
             hot_keys: Arc::default(),
             log: LogLosses::default(),
+            access: Access::default(),
         }
     }
 }

@@ -62,8 +62,8 @@ pub fn client_lines(
 
 pub fn listener_lines(listener: &Listener, seconds: u32) -> (RawFd, ConnectionLines) {
     let address = match listener.address() {
-        Address::Tcp(address) if address.starts_with('[') => format!("tcp6:{address}"),
-        Address::Tcp(address) => format!("tcp:{address}"),
+        Address::Tcp(address) | Address::Plain(address) if address.starts_with('[') => format!("tcp6:{address}"),
+        Address::Tcp(address) | Address::Plain(address) => format!("tcp:{address}"),
         Address::Unix(path) => format!("unix:{}", path.display()),
     };
     let lines =

@@ -21,6 +21,8 @@ use crate::store::unfinished;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(String),
+    /// `notls:host:port`: without TLS, though the server has a certificate.
+    Plain(String),
     Unix(PathBuf),
 }
 
@@ -36,6 +38,12 @@ impl FromStr for Address {
         }
         if text.starts_with('/') || text.starts_with("./") {
             return Ok(Address::Unix(text.into()));
+        }
+        if let Some(address) = text.strip_prefix("notls:") {
+            return match address.parse()? {
+                Address::Tcp(address) => Ok(Address::Plain(address)),
+                Address::Plain(_) | Address::Unix(_) => Err("give HOST:PORT after notls:".into()),
+            };
         }
         let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
         if let Some(why) = why_no_port(port) {
@@ -77,6 +85,7 @@ impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Address::Tcp(text) => f.write_str(text),
+            Address::Plain(text) => write!(f, "notls:{text}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -106,9 +115,20 @@ impl std::fmt::Display for LoopbackAddress {
     }
 }
 
+/// `HOST:PORT`, or a port on loopback, of TCP alone.
+pub fn tcp_address(text: &str) -> Result<Address, String> {
+    match text.parse()? {
+        Address::Unix(_) => Err("give HOST:PORT, or a port on loopback: it is asked over TCP".into()),
+        address => Ok(address),
+    }
+}
+
 /// A bound socket. Clients are refused until [`Listener::listen`].
 pub enum Listener {
+    /// With TLS, if the server has a certificate.
     Tcp(OwnedFd, SocketAddr),
+    /// Without it.
+    Plain(OwnedFd, SocketAddr),
     Unix(OwnedFd, SocketFile),
 }
 
@@ -119,6 +139,10 @@ impl Listener {
             Address::Tcp(name) => {
                 let bound = bind_each(name, bind_tcp)?;
                 Ok(bound.into_iter().map(|(at, socket)| Listener::Tcp(socket, at)).collect())
+            }
+            Address::Plain(name) => {
+                let bound = bind_each(name, bind_tcp)?;
+                Ok(bound.into_iter().map(|(at, socket)| Listener::Plain(socket, at)).collect())
             }
             Address::Unix(path) => {
                 // Without the lock, two servers that find the same stale socket could remove each other's new one.
@@ -136,14 +160,19 @@ impl Listener {
 
     /// Whether other machines can reach it.
     pub fn is_open_to_others(&self) -> bool {
-        matches!(self, Listener::Tcp(_, at) if !at.ip().is_loopback())
+        matches!(self, Listener::Tcp(_, at) | Listener::Plain(_, at) if !at.ip().is_loopback())
+    }
+
+    /// Whether clients speak TLS there, if the server has a certificate.
+    pub fn may_have_tls(&self) -> bool {
+        matches!(self, Listener::Tcp(..))
     }
 
     /// Lets clients in. `backlog` of them may wait to be accepted.
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         match self {
-            Listener::Tcp(socket, _) => {
+            Listener::Tcp(socket, _) | Listener::Plain(socket, _) => {
                 // Accepted connections inherit it, so that after their end they do not keep a later server from the port.
                 sockopt::set_socket_reuseaddr(socket, true)?;
                 Ok(net::listen(socket, backlog)?)
@@ -157,6 +186,7 @@ impl Listener {
     pub fn address(&self) -> Address {
         match self {
             Listener::Tcp(_, at) => Address::Tcp(at.to_string()),
+            Listener::Plain(_, at) => Address::Plain(at.to_string()),
             Listener::Unix(_, file) => Address::Unix(file.path.clone()),
         }
     }
@@ -165,7 +195,7 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Tcp(socket, _) | Listener::Unix(socket, _) => socket.as_fd(),
+            Listener::Tcp(socket, _) | Listener::Plain(socket, _) | Listener::Unix(socket, _) => socket.as_fd(),
         }
     }
 }

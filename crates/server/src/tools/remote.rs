@@ -160,7 +160,7 @@ impl<'a> Remote<'a> {
 
 fn open(address: &Address, patience: Duration) -> io::Result<Box<dyn RemoteStream>> {
     match address {
-        Address::Tcp(text) => {
+        Address::Tcp(text) | Address::Plain(text) => {
             let stream = TcpStream::connect(text)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(patience))?;

@@ -18,7 +18,7 @@ pub fn settings(
     for listener in listeners {
         match listener.address() {
             Address::Unix(path) => socket = path.display().to_string(),
-            Address::Tcp(text) => {
+            Address::Tcp(text) | Address::Plain(text) => {
                 let (host, number) = text.rsplit_once(':').unwrap_or((&text, "0"));
                 inter = if port == 0 { host.to_string() } else { format!("{inter},{host}") };
                 port = number.parse().unwrap_or(0u16);

@@ -1,0 +1,170 @@
+//! `tapetum user`: edits the users file.
+
+use std::error::Error;
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use serde_json::{Value, json};
+use tapetum_access::password::{Hash, PASSWORD_BYTES_MAX, Password};
+use tapetum_access::rights::Rights;
+use tapetum_access::secret_file;
+use tapetum_access::users::{self, HEAD, User, Users};
+use tapetum_service::request::Role;
+use zeroize::Zeroizing;
+
+use super::access_arguments::{UserCommand, UsersFileArguments};
+use super::commands::{Outcome, tell};
+use super::table::table;
+use crate::output;
+use crate::store::unfinished;
+
+/// Stands for every keyspace and the store itself.
+const ALL: &str = "*";
+
+pub fn run(command: UserCommand) -> Outcome {
+    match command {
+        UserCommand::Add { name, read, write, admin, replace, certificate, password_file, file } => {
+            users::check_name(&name)?;
+            let rights = rights(&[(Role::Read, read), (Role::Write, write), (Role::Admin, admin)]);
+            if rights.is_empty() {
+                return Err(format!(
+                    "{name} may do nothing: give --read, --write or --admin KEYSPACE, or '*' for all of them"
+                )
+                .into());
+            }
+            let hash = match certificate {
+                true => None,
+                false => Some(Hash::of(&password(password_file.as_deref())?)?),
+            };
+            add(&file.users_file, &User { name, rights, hash }, replace)
+        }
+        UserCommand::List { json, file } => list(&file, json),
+        UserCommand::Remove { name, file } => edit(&file.users_file, false, |text| {
+            let none = || format!("there is no user {name} in {}", file.users_file.display());
+            Ok(users::without(text, &name).ok_or_else(none)?)
+        }),
+    }
+}
+
+fn rights(given: &[(Role, Vec<String>); 3]) -> Rights {
+    let mut rights = Rights::default();
+    for (role, keyspaces) in given {
+        keyspaces.iter().for_each(|name| rights.add(*role, Some(&name[..]).filter(|name| *name != ALL)));
+    }
+    rights
+}
+
+fn add(path: &Path, user: &User, replace: bool) -> Outcome {
+    edit(path, true, |text| {
+        if !replace && users::without(text, &user.name).is_some() {
+            return Err(format!(
+                "there is a user {} already: give --replace for another password and other rights",
+                user.name
+            )
+            .into());
+        }
+        Ok(users::with(text, user))
+    })
+}
+
+/// Changes the file as a whole: a server that reads it meanwhile sees the old one or the new one.
+fn edit(path: &Path, makes: bool, change: impl FnOnce(&str) -> Result<String, Box<dyn Error>>) -> Outcome {
+    let _lock = unfinished::lock_folder_of(path)?;
+    let text = match secret_file::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && makes => HEAD.as_bytes().to_vec().into(),
+        read => read.map_err(|error| format!("{}: {error}", path.display()))?,
+    };
+    // Nobody edits what a server would refuse.
+    Users::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let changed = change(str::from_utf8(&text)?)?;
+    let new = unfinished::path_of(path);
+    let written = write(&new, changed.as_bytes()).and_then(|()| unfinished::finish(path));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
+    tell("a running server reads the users again on SIGHUP (`systemctl reload tapetum`, or `kill -HUP PID`)");
+    Ok(())
+}
+
+fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+    // Of a command that was stopped: nobody else writes, since the folder is locked.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+fn list(UsersFileArguments { users_file }: &UsersFileArguments, as_json: bool) -> Outcome {
+    let text = secret_file::read(users_file).map_err(|error| format!("{}: {error}", users_file.display()))?;
+    let users = Users::parse(&text).map_err(|error| format!("{}: {error}", users_file.display()))?;
+    let mut users: Vec<_> = users.iter().cloned().collect();
+    users.sort_by(|one, other| one.name.cmp(&other.name));
+    let known_by = |user: &User| if user.hash.is_some() { "password" } else { "certificate" };
+    if as_json {
+        let shown: Vec<_> = users
+            .iter()
+            .map(|user| json!({"name": user.name, "rights": users::rights_text(&user.rights), "known_by": known_by(user)}))
+            .collect();
+        return Ok(output::print(format!("{:#}\n", Value::from(shown)).as_bytes())?);
+    }
+    let cells = users.iter().map(|user| [user.name.clone(), known_by(user).into(), users::rights_text(&user.rights)]);
+    Ok(output::print(table(["user", "known by", "rights"], cells).as_bytes())?)
+}
+
+/// The password in a file, or what somebody types twice.
+fn password(file: Option<&Path>) -> Result<Password, Box<dyn Error>> {
+    let bytes = match file {
+        Some(path) if path == Path::new("-") => read_line(io::stdin().lock())?,
+        Some(path) => {
+            let bytes =
+                secret_file::read(path).map_err(|error| format!("the password in {}: {error}", path.display()))?;
+            read_line(&bytes[..])?
+        }
+        None if io::stdin().is_terminal() => {
+            let first = ask("Password: ")?;
+            if ask("Again: ")? != first {
+                return Err("these were two different passwords: try again".into());
+            }
+            first
+        }
+        None => {
+            return Err(
+                "there is no terminal to ask for the password: give --password-file FILE, or - for standard input"
+                    .into(),
+            );
+        }
+    };
+    Ok(Password::new(&bytes)?)
+}
+
+/// What is typed, which the terminal does not show.
+fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
+    let (terminal, mut shown) = (io::stdin(), io::stderr());
+    let before = tcgetattr(&terminal)?;
+    let mut silent = before.clone();
+    silent.local_modes.remove(LocalModes::ECHO);
+    write!(shown, "{prompt}")?;
+    tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
+    let typed = read_line(terminal.lock());
+    tcsetattr(&terminal, OptionalActions::Now, &before)?;
+    writeln!(shown)?;
+    typed
+}
+
+/// Bytes up to the end of the line.
+fn read_line(mut input: impl Read) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
+    // Room for all of it: a buffer that grows would leave copies behind.
+    let mut line = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX + 2));
+    let mut byte = Zeroizing::new([0]);
+    while line.len() < line.capacity() && input.read(&mut byte[..])? == 1 && byte[0] != b'\n' {
+        line.push(byte[0]);
+    }
+    if line.last() == Some(&b'\r') {
+        line.pop();
+    }
+    Ok(line)
+}
