@@ -212,7 +212,7 @@ impl Gate {
         // A user who is not there takes as long as one who is.
         let hash = hash.unwrap_or_else(Hash::of_nobody);
         let queued = self.desk.queue(Attempt { hash, password, origin, done: Box::new(done) });
-        queued.is_err().then_some(Err(LoginError::Busy))
+        (!queued).then_some(Err(LoginError::Busy))
     }
 
     /// The user whose name a certificate has, which was verified.

@@ -13,6 +13,7 @@
 //! Threads: a [`service::Service`] belongs to one; the [`socket::listener`] has a thread for each client.
 
 pub mod asked;
+pub mod audit;
 pub mod backups;
 pub mod caller;
 pub mod duration;

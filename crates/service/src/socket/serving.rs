@@ -21,6 +21,7 @@ use super::frame::{
 };
 use super::framing::{FrameCaller, FrameOut};
 use super::listener::{CLIENTS_MAX, ListenerShared};
+use crate::audit::{self, Asker};
 use crate::caller::Caller;
 use crate::execute::{OpenStore, execute};
 use crate::failure::{Failure, FailureKind};
@@ -129,6 +130,27 @@ fn done(
     let request: Request = postcard::from_bytes(body)
         .map_err(|error| Failure::bad(format!("the request makes no sense to this server: {error}")))?;
     *is_understood = true;
+    let Some(what) = audit::words(&request) else { return answered(request, shared, caller) };
+    let done = answered(request, shared, caller);
+    let (name, from) = peer_of(caller.out.stream);
+    let asker = Asker { name: &name, from: &from, door: "the socket of commands" };
+    audit::note(asker, &what, &done);
+    done
+}
+
+/// Whoever asks, as the system knows it.
+fn peer_of(stream: &UnixStream) -> (String, String) {
+    match rustix::net::sockopt::socket_peercred(stream) {
+        Ok(peer) => (format!("uid {}", peer.uid.as_raw()), format!("process {}", peer.pid.as_raw_nonzero())),
+        Err(_) => ("unknown".into(), "this machine".into()),
+    }
+}
+
+fn answered(
+    request: Request,
+    shared: &ListenerShared,
+    caller: &mut FrameCaller<ClientStream<'_>>,
+) -> Result<(), Failure> {
     if let Request::Promote { force } = request {
         return Ok(caller.take(Reply::Promoted(shared.source.promote(force)?))?);
     }
