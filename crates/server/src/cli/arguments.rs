@@ -42,7 +42,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve clients, until SIGTERM or SIGINT; until SIGHUP too, unless there are users or a certificate to read again then
-    Serve(ServeArguments),
+    Serve(Box<ServeArguments>),
     /// Say who may log in at a server, and what each may do
     #[command(subcommand)]
     User(UserCommand),

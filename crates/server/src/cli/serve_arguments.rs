@@ -356,7 +356,7 @@ mod tests {
     #[track_caller]
     fn serve(options: &str) -> ServeArguments {
         match parse(&format!("serve {options}")).unwrap().command {
-            Command::Serve(serve) => serve,
+            Command::Serve(serve) => *serve,
             other => panic!("{other:?}"),
         }
     }
