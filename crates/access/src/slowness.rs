@@ -2,6 +2,8 @@
 //!
 //! Threads: one at a time.
 
+#![allow(clippy::disallowed_methods)] // In tests, whose clocks nothing depends on.
+
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

@@ -12,11 +12,12 @@ use std::thread::JoinHandle;
 
 use crate::doors::context::unix_seconds;
 use crate::doors::door::DoorOptions;
-use crate::doors::memcached::settings;
+use crate::doors::memcached::access::Admission;
 use crate::doors::memcached::udp::{Terminal, UdpDoor};
+use crate::doors::memcached::{MemcachedOptions, settings};
 use crate::doors::metrics::MetricsServer;
 use crate::doors::nbd::exports::Exports;
-use crate::doors::options::Options;
+use crate::doors::options::{Access, Options};
 use crate::doors::{DoorError, Doors};
 use crate::net::census::Census;
 use crate::net::limits::Budget;
@@ -188,31 +189,45 @@ impl Server {
     pub fn start_behind(doors: Doors, slot: Arc<StoreSlot>, mut options: Options) -> Result<Server, StartError> {
         assert!(options.threads > 0, "a server has at least one worker");
         doors.listen(options.limits.backlog)?;
-        let Doors { memcached, memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
+        let access = options.access.clone();
+        let Doors { memcached, mut memcached_options, nbd, nbd_options, metrics, udp, .. } = doors;
         let (udp, sockets) = udp.map(|udp| (udp.terminal, udp.sockets)).unzip();
         options.settings = settings::settings(&options, &memcached, &memcached_options, udp.as_deref());
         // Datagrams have one address, whatever the number of listeners: they use the first listener's options.
-        let of_first = memcached_options.first().cloned().unwrap_or_default();
+        let of_datagrams = datagram_options(&slot, &access, &memcached_options).map_err(StartError::Session)?;
+        if let Some(gate) = &access.gate {
+            let admission = Admission::Users(Arc::clone(gate));
+            memcached_options.iter_mut().for_each(|options| options.admission = admission.clone());
+        }
         let exports = nbd_options.as_ref().map(|options| Arc::clone(&options.exports));
         let memcached = memcached.into_iter().zip(memcached_options.into_iter().map(DoorOptions::Memcached));
         let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle().map(DoorOptions::Nbd));
         let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;
-        let access = options.access.clone();
         let (limits, threads) = (options.limits.clone(), options.threads);
         let budget = Arc::new(Budget::new(limits.in_flight_bytes));
         let figures = figures(&slot, udp.clone(), exports, &budget, options);
         let stopping = AtomicBool::new(false);
         let (errands, orders) = Errands::queue();
-        let shared = Arc::new(Shared { limits, budget, figures, errands, listeners, mailboxes, stopping });
+        let shared = Arc::new(Shared {
+            limits,
+            budget,
+            figures,
+            errands,
+            tls: access.tls.clone(),
+            begins_with_tls: door_options.iter().map(|options| !options.has_beginning()).collect(),
+            listeners,
+            mailboxes,
+            stopping,
+        });
         // Create every worker before the first one runs, so that a failure leaves nothing behind.
         let (mut workers, mut sockets) = (Vec::new(), sockets.into_iter().flatten());
         for index in 0..threads {
             let seat = slot.seat().map_err(StartError::Session)?;
             let datagrams = udp.as_ref().zip(sockets.next());
             let datagrams =
-                datagrams.map(|(udp, sockets)| UdpDoor::new(Arc::clone(udp), of_first.clone(), sockets, index));
+                datagrams.map(|(udp, sockets)| UdpDoor::new(Arc::clone(udp), of_datagrams.clone(), sockets, index));
             workers.push(Worker::new(index, Arc::clone(&shared), door_options.clone(), seat, datagrams)?);
         }
         let metrics = (!metrics.is_empty()).then(|| {
@@ -280,6 +295,20 @@ impl Server {
         }
         result
     }
+}
+
+/// The first listener's options; with users, those of the keyspace that everybody may read.
+fn datagram_options(
+    slot: &StoreSlot,
+    access: &Access,
+    of_listeners: &[MemcachedOptions],
+) -> Result<MemcachedOptions, tapetum::Error> {
+    let Some(name) = access.udp_anonymous.as_ref().filter(|_| access.gate.is_some()) else {
+        return Ok(of_listeners.first().cloned().unwrap_or_default());
+    };
+    let keyspace = slot.store()?.keyspace(name)?.keyspace();
+    let (keyspace_name, admission) = (name.as_str().into(), Admission::Readers);
+    Ok(MemcachedOptions { keyspace, keyspace_name, may_flush: false, admission })
 }
 
 fn figures(
@@ -350,11 +379,13 @@ fn do_errands(slot: Arc<StoreSlot>, orders: Orders, memory: Arc<MemoryShares>, s
             shared.mailboxes.iter().for_each(|mailbox| mailbox.ask(Arc::clone(&census)));
         }
     };
-    errands::run(slot, orders, memory, take_census, move |worker, token, answer| {
+    let answered = move |worker: usize, token, answer| {
         if let Some(shared) = answering.upgrade() {
             shared.mailboxes[worker].answer(token, answer);
         }
-    })
+    };
+    shared.errands.answer_by(Box::new(answered.clone()));
+    errands::run(slot, orders, memory, take_census, answered)
 }
 
 fn spawn(index: usize, worker: Worker) -> io::Result<JoinHandle<io::Result<()>>> {

@@ -27,6 +27,15 @@ impl Role {
         }
     }
 
+    /// As in "may not read".
+    pub fn verb(self) -> &'static str {
+        match self {
+            Role::Read => "read",
+            Role::Write => "write",
+            Role::Admin => "administer",
+        }
+    }
+
     pub fn named(name: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }

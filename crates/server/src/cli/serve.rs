@@ -401,7 +401,7 @@ fn door_options(
 ) -> Result<Vec<MemcachedOptions>, OpenError> {
     let options = keyspaces.iter().map(|name| {
         let keyspace = store.keyspace(name).map_err(OpenError::of_open(store, place))?.keyspace();
-        Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into(), may_flush })
+        Ok(MemcachedOptions { keyspace, keyspace_name: (*name).into(), may_flush, ..MemcachedOptions::default() })
     });
     options.collect()
 }

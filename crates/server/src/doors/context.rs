@@ -32,6 +32,8 @@ pub struct Context<'a> {
     pub counters: &'a Counters,
     pub pool: &'a mut Pool,
     pub scratch: &'a mut Vec<u8>,
+    /// For what comes in TLS, once it is open. Empty between uses.
+    pub plain: &'a mut Vec<u8>,
     /// Unix seconds.
     pub now: u32,
     /// When the worker learned of what it works on: by a report of the sockets, or a poll of the store.
@@ -59,6 +61,7 @@ pub struct Alone {
     pub pool: Pool,
     errands: Errands,
     scratch: Vec<u8>,
+    plain: Vec<u8>,
     at_once: AnsweredAtOnce,
     pub gets: Gets,
     pipeline: Pipeline,
@@ -76,6 +79,7 @@ impl Alone {
             pool: Pool::default(),
             errands: Errands::queue().0,
             scratch: vec![0; scratch_bytes],
+            plain: Vec::new(),
             at_once: AnsweredAtOnce::default(),
             pipeline: Pipeline::default(),
         }
@@ -92,6 +96,7 @@ impl Alone {
             counters: &self.figures.counters[0],
             pool: &mut self.pool,
             scratch: &mut self.scratch,
+            plain: &mut self.plain,
             now,
             came: Instant::now(),
             at_once: &mut self.at_once,

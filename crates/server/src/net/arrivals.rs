@@ -6,7 +6,9 @@
 //! So the items of all are on their way from memory at once, and neither the kernel's code for a read nor ours for an answer drives the
 //! other out of the processor's cache for each request. Owned by one worker.
 
-use std::os::fd::AsFd;
+use std::io;
+
+use zeroize::Zeroize;
 
 use crate::os;
 
@@ -27,9 +29,9 @@ impl Arrivals {
         Arrivals { pieces: vec![[0; PIECE_BYTES]; os::EVENTS_MAX], came: Vec::with_capacity(os::EVENTS_MAX) }
     }
 
-    /// Reads what the socket of connection `id` has, at most a piece; whether it had any.
-    pub fn read(&mut self, id: u32, socket: impl AsFd) -> bool {
-        match os::read(socket, &mut self.pieces[self.came.len()]) {
+    /// Reads what connection `id` has, at most a piece; whether it had any.
+    pub fn read(&mut self, id: u32, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> bool {
+        match read(&mut self.pieces[self.came.len()]) {
             Ok(bytes @ 1..) => {
                 self.came.push((id, bytes));
                 true
@@ -42,6 +44,11 @@ impl Arrivals {
     /// The connection of each, and its bytes.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> + Clone {
         self.came.iter().zip(&self.pieces).map(|(&(id, bytes), piece)| (id, &piece[..bytes]))
+    }
+
+    /// Overwrites what came.
+    pub fn wipe(&mut self) {
+        self.pieces[..self.came.len()].iter_mut().for_each(|piece| piece.zeroize());
     }
 
     pub fn clear(&mut self) {

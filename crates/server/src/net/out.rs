@@ -159,7 +159,8 @@ impl OutQueue {
         }
     }
 
-    fn advance(&mut self, mut written: usize, pool: &mut Pool) {
+    /// Takes so many unsent bytes away: they were sent, or are somebody else's.
+    pub fn advance(&mut self, mut written: usize, pool: &mut Pool) {
         self.unsent_bytes -= written;
         while let Some(first) = self.chunks.front() {
             let rest = first.len() - self.sent_bytes;

@@ -117,6 +117,14 @@ pub enum BinaryCommand<'a> {
     Quit {
         quiet: bool,
     },
+    /// The mechanisms of logging in.
+    SaslList,
+    SaslAuth {
+        mechanism: &'a [u8],
+        message: &'a [u8],
+    },
+    /// The mechanism that there is needs none.
+    SaslStep,
     Refused {
         status: Status,
         close: bool,
@@ -169,7 +177,7 @@ impl Header {
             FrameKind::Flush => key == 0 && body == extras && (extras == 0 || extras == 4),
             FrameKind::Bare => body == 0,
             FrameKind::Stat => extras == 0 && body == key,
-            FrameKind::SaslStart => extras == 0 && key > 0,
+            FrameKind::Sasl => extras == 0 && key > 0,
             FrameKind::Unknown => true,
         }
     }
@@ -187,7 +195,7 @@ enum FrameKind {
     /// No extras, key or value.
     Bare,
     Stat,
-    SaslStart,
+    Sasl,
     Unknown,
 }
 
@@ -245,7 +253,7 @@ fn kind(code: u8) -> FrameKind {
         FLUSH | FLUSHQ => FrameKind::Flush,
         QUIT | QUITQ | NOOP | VERSION | SASL_LIST => FrameKind::Bare,
         STAT => FrameKind::Stat,
-        SASL_AUTH | SASL_STEP => FrameKind::SaslStart,
+        SASL_AUTH | SASL_STEP => FrameKind::Sasl,
         _ => FrameKind::Unknown,
     }
 }
@@ -336,7 +344,7 @@ pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, BinaryComma
     if header.key_bytes > KEY_BYTES_MAX || !header.lengths_fit(kind) {
         return refused(Status::InvalidArguments, true, 0);
     }
-    if matches!(kind, FrameKind::Unknown | FrameKind::SaslStart) || header.opcode == opcode::SASL_LIST {
+    if kind == FrameKind::Unknown {
         return refused(Status::UnknownCommand, false, header.body_bytes);
     }
     let fields_bytes = HEADER_BYTES + header.extra_bytes + header.key_bytes;
@@ -348,6 +356,7 @@ pub fn parse(input: &[u8], item_bytes_max: usize) -> Parsed<(Origin, BinaryComma
     let extras = &input[HEADER_BYTES..HEADER_BYTES + header.extra_bytes];
     let key = &input[HEADER_BYTES + header.extra_bytes..fields_bytes];
     let command = match (kind, too_large) {
+        (FrameKind::Sasl, true) => BinaryCommand::Refused { status: Status::NotAllowed, close: false },
         (FrameKind::Store(verb), true) => BinaryCommand::TooLarge { key, delete: verb == BinaryVerb::Set },
         _ => request(&header, kind, extras, key, &input[fields_bytes..total_bytes]),
     };
@@ -385,11 +394,12 @@ fn request<'a>(header: &Header, kind: FrameKind, extras: &[u8], key: &'a [u8], v
         FrameKind::Bare => match header.opcode {
             NOOP => BinaryCommand::NoOp,
             VERSION => BinaryCommand::Version,
+            SASL_LIST => BinaryCommand::SaslList,
             _ => BinaryCommand::Quit { quiet },
         },
-        FrameKind::SaslStart | FrameKind::Unknown => {
-            BinaryCommand::Refused { status: Status::UnknownCommand, close: false }
-        }
+        FrameKind::Sasl if header.opcode == SASL_AUTH => BinaryCommand::SaslAuth { mechanism: key, message: value },
+        FrameKind::Sasl => BinaryCommand::SaslStep,
+        FrameKind::Unknown => BinaryCommand::Refused { status: Status::UnknownCommand, close: false },
     }
 }
 

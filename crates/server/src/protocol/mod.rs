@@ -8,6 +8,7 @@ pub mod base64;
 pub mod binary;
 pub mod dump;
 pub mod kinds;
+pub mod login;
 pub mod many_keys;
 pub mod meta;
 pub mod meta_reply;

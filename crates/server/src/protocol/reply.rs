@@ -57,16 +57,28 @@ pub enum TextAnswer {
     Errand {
         memlimit: bool,
     },
+    /// The reply is written when the password was looked at.
+    Login,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryAnswer {
-    Get { with_key: bool, touch: bool },
+    Get {
+        with_key: bool,
+        touch: bool,
+    },
     Touch,
-    Store { verb: binary::BinaryVerb, stamped: bool },
-    Increment { decrement: bool },
+    Store {
+        verb: binary::BinaryVerb,
+        stamped: bool,
+    },
+    Increment {
+        decrement: bool,
+    },
     Delete,
     Flush,
+    /// The reply is written when the password was looked at.
+    Login,
 }
 
 impl Form {

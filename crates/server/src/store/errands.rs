@@ -9,11 +9,13 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 
 use tapetum::{KeyspaceRef, ListCursor, Store};
+
+use tapetum_access::gate::Verdict;
 
 use crate::protocol::dump::KeyDump;
 use crate::protocol::text::Size;
@@ -58,7 +60,6 @@ pub struct ListOrder {
 }
 
 /// The result of an errand. The door puts it into the words of its protocol.
-#[derive(Debug)]
 pub enum Answer {
     /// Names and values.
     Lines(Vec<(String, String)>),
@@ -69,6 +70,7 @@ pub enum Answer {
         next: Option<ListOrder>,
     },
     Failed(tapetum::Error),
+    LoggedIn(Verdict),
 }
 
 /// An errand, and the destination of its answer.
@@ -82,6 +84,8 @@ pub struct Order {
 #[derive(Clone)]
 pub struct Errands {
     sender: SyncSender<Option<Order>>,
+    /// Passes an answer to its worker.
+    answered: Arc<OnceLock<Answering>>,
     ended: Arc<AtomicBool>,
     lists: Arc<AtomicUsize>,
 }
@@ -112,7 +116,25 @@ impl Errands {
     pub fn queue() -> (Errands, Orders) {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let ended = Arc::new(AtomicBool::new(false));
-        (Errands { sender, ended: Arc::clone(&ended), lists: Arc::default() }, Orders { receiver, ended })
+        (
+            Errands { sender, answered: Arc::default(), ended: Arc::clone(&ended), lists: Arc::default() },
+            Orders { receiver, ended },
+        )
+    }
+
+    /// Somebody passes answers on from now on.
+    pub fn answer_by(&self, answered: Answering) {
+        assert!(self.answered.set(answered).is_ok(), "there is one who does");
+    }
+
+    /// A way to answer a worker's request that others work on.
+    pub fn answer_to(&self, worker: usize, token: u64) -> impl FnOnce(Answer) + Send + 'static {
+        let answered = Arc::clone(&self.answered);
+        move |answer| {
+            if let Some(answered) = answered.get() {
+                answered(worker, token, answer);
+            }
+        }
     }
 
     /// Queues an errand. Returns whether there was room.
@@ -134,6 +156,9 @@ impl Errands {
         let _ = self.sender.try_send(None);
     }
 }
+
+/// Passes an answer to a worker, by the request's token.
+pub type Answering = Box<dyn Fn(usize, u64, Answer) + Send + Sync>;
 
 /// Starts the thread. `answered` passes each answer to its worker. `take_census` asks the workers, which then answer the client themselves.
 pub fn run(

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use std::{io, mem};
 
-use super::{ID_LISTENER, Worker};
-use crate::doors::connection::{Client, Connection, Stream};
+use super::{ID_LISTENER, Shared, Worker};
+use crate::doors::connection::{Client, Connection, Stream, TlsSide};
 use crate::doors::door::Door;
 use crate::net::mailbox::Accepted;
 use crate::os::{self, Interest};
 use crate::stats::count;
+use tapetum_access::tls::{Follows, Tls};
 
 /// New connections taken before others have their turn.
 const ACCEPTS_MAX: usize = 16;
@@ -108,8 +109,18 @@ impl Worker {
         }
         let mut client = Client::new(self.index, id);
         client.set_descriptor(fd.as_raw_fd());
+        client.set_address(peer.map(|peer| peer.ip()));
         let door = Door::open(&self.options[listener], &mut client, &mut self.pool);
         let mut stream = Box::new(Stream::new(fd, peer, Connection { client, door }, self.now));
+        if let Some(tls) = shared_tls(&self.shared, listener) {
+            match TlsSide::new(tls.config(Follows::Unnamed)) {
+                Ok(tls) => stream.begin_tls(tls),
+                Err(error) => {
+                    tracing::warn!("a client is turned away: {error}");
+                    stream.connection.client.give_up();
+                }
+            }
+        }
         if self.shared.stopping.load(Ordering::Acquire) {
             stream.stop_reading();
         }
@@ -118,4 +129,9 @@ impl Worker {
         self.enqueue(id);
         tracing::debug!("worker {}: client {id} came, by {}", self.index, self.shared.listeners[listener].address());
     }
+}
+
+/// The TLS with which clients of a listener begin.
+fn shared_tls(shared: &Shared, listener: usize) -> Option<&Arc<Tls>> {
+    shared.tls.as_ref().filter(|_| shared.listeners[listener].may_have_tls() && shared.begins_with_tls[listener])
 }

@@ -71,7 +71,13 @@ impl Worker {
             // Another worker's client may hold the memory, while that worker sleeps.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
         }
-        if stream.is_finished() {
+        let is_finished = stream.is_finished();
+        if stream.has_handshake_place && (is_finished || !stream.shakes_hands()) {
+            stream.has_handshake_place = false;
+            self.end_handshake();
+        }
+        let budget = &self.shared.budget;
+        if is_finished {
             stream.tell_of_close(&self.shared.figures.observers);
             stream.finish(budget, &mut self.pool, &mut self.scratch);
             self.free.push(id);
@@ -89,11 +95,39 @@ impl Worker {
         if stream.connection.client.capped() {
             self.capped.push(id);
         }
+        let waits = stream.waits_for_handshake();
         self.connections[id as usize] = Some(stream);
+        if waits {
+            self.place_handshake(id);
+        }
         if go_on {
             self.enqueue(id);
         }
         Ok(())
+    }
+
+    /// Begins a handshake, if there is a place; else it waits for one.
+    fn place_handshake(&mut self, id: u32) {
+        if self.handshakes.take_place(id) {
+            self.begin_handshake(id);
+        }
+    }
+
+    fn begin_handshake(&mut self, id: u32) {
+        if let Some(stream) = &mut self.connections[id as usize] {
+            stream.begin_handshake();
+            stream.has_handshake_place = true;
+            self.enqueue(id);
+        }
+    }
+
+    /// A place is free: the next that waits has it, if it is still there.
+    fn end_handshake(&mut self) {
+        let connections = &self.connections;
+        let waits = |id: u32| connections[id as usize].as_ref().is_some_and(|stream| stream.waits_for_handshake());
+        if let Some(id) = self.handshakes.give_place(waits) {
+            self.begin_handshake(id);
+        }
     }
 
     /// Retries connections that wait for memory. While there is none, many waiting connections cost the others next to nothing.

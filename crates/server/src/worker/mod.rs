@@ -18,6 +18,7 @@
 
 mod accept;
 mod care;
+mod handshakes;
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
@@ -44,6 +45,9 @@ use crate::stats::Figures;
 use crate::stats::latencies::{AnsweredAtOnce, TimedRequest};
 use crate::store::errands::{Answer, Errands};
 use crate::store::store_slot::Seat;
+use handshakes::Handshakes;
+use tapetum_access::tls::Tls;
+use zeroize::Zeroize;
 
 const SCRATCH_BYTES: usize = 64 << 10;
 /// The most reports taken before the store is polled, and how long after the first one another may be taken: requests that wait for flash
@@ -76,6 +80,10 @@ pub struct Shared {
     pub figures: Figures,
     pub errands: Errands,
     pub listeners: Vec<Listener>,
+    /// For listeners that [may have it](Listener::may_have_tls), and for clients that begin it.
+    pub tls: Option<Arc<Tls>>,
+    /// By listener, whether its clients begin with TLS, if at all; others begin it later.
+    pub begins_with_tls: Vec<bool>,
     /// One for each worker.
     pub mailboxes: Vec<Mailbox>,
     pub stopping: AtomicBool,
@@ -110,6 +118,9 @@ pub struct Worker {
     capped: Vec<u32>,
     pool: Pool,
     scratch: Vec<u8>,
+    /// What came in TLS, once it is open.
+    plain: Vec<u8>,
+    handshakes: Handshakes,
     arrivals: Arrivals,
     gets: Gets,
     pipeline: Pipeline,
@@ -153,7 +164,8 @@ impl Worker {
             epoll.add(socket.as_raw_fd(), ID_DATAGRAMS, Interest::READ)?;
         }
         let gets = Gets::new(shared.limits.in_flight_bytes, shared.mailboxes.len());
-        let kicks = shared.limits.idle_seconds > 0 || options.iter().any(DoorOptions::has_beginning);
+        let has_beginning = shared.tls.is_some() || options.iter().any(DoorOptions::has_beginning);
+        let kicks = shared.limits.idle_seconds > 0 || has_beginning;
         let mut worker = Worker {
             index,
             shared,
@@ -169,6 +181,8 @@ impl Worker {
             capped: Vec::new(),
             pool: Pool::default(),
             scratch: vec![0; SCRATCH_BYTES],
+            plain: Vec::new(),
+            handshakes: Handshakes::default(),
             arrivals: Arrivals::new(),
             gets,
             pipeline: Pipeline::default(),
@@ -216,6 +230,7 @@ impl Worker {
 
     /// Takes reports of the sockets until the store has enough to do at once.
     fn gather(&mut self, mut timeout_ms: i32, ready: &mut Vec<Ready>) -> io::Result<()> {
+        self.handshakes.renew_steps();
         let enough = self.seat.in_flight() + os::EVENTS_MAX;
         let mut until = None;
         for _ in 0..REPORTS_MAX {
@@ -259,27 +274,35 @@ impl Worker {
         let mut arrivals = mem::take(&mut self.arrivals);
         let mut others = 0u32;
         for (at, event) in ready.iter().enumerate() {
-            let stream = usize::try_from(event.id).ok().and_then(|id| self.connections.get(id)?.as_ref());
+            let stream = usize::try_from(event.id).ok().and_then(|id| self.connections.get_mut(id)?.as_mut());
             let little = stream.filter(|stream| event.read && !event.gone && stream.brings_little());
-            let came = little.is_some_and(|stream| arrivals.read(event.id as u32, stream.socket()));
+            let (scratch, plain) = (&mut self.scratch, &mut self.plain);
+            let came = little
+                .is_some_and(|stream| arrivals.read(event.id as u32, |piece| stream.read_piece(piece, scratch, plain)));
             others |= u32::from(!came) << at;
         }
-        self.take_arrivals(&arrivals);
+        if self.take_arrivals(&arrivals) {
+            arrivals.wipe();
+            self.plain.zeroize();
+        }
         arrivals.clear();
         self.arrivals = arrivals;
         let others = ready.iter().enumerate().filter(|(at, _)| others >> at & 1 == 1);
         others.map(|(_, event)| event).try_for_each(|event| self.event(*event))
     }
 
-    fn take_arrivals(&mut self, arrivals: &Arrivals) {
+    /// Returns whether there is a password in one of them.
+    fn take_arrivals(&mut self, arrivals: &Arrivals) -> bool {
         let connections = &self.connections;
         let inputs = arrivals
             .iter()
             .filter_map(|(id, input)| connections[id as usize].as_ref().map(|stream| (&stream.connection.door, input)));
         Door::fetch_ahead(&mut self.pipeline, inputs, &self.seat);
+        let mut has_secret = false;
         for (id, input) in arrivals.iter() {
-            self.with_stream(id, |stream, cx| stream.take_arrived(input, cx));
+            self.with_stream(id, |stream, cx| has_secret |= stream.take_arrived(input, cx));
         }
+        has_secret
     }
 
     fn event(&mut self, ready: Ready) -> io::Result<()> {
@@ -323,6 +346,11 @@ impl Worker {
 
     fn connection_event(&mut self, id: u32, ready: Ready) -> io::Result<()> {
         // It may have been closed earlier in this round.
+        let Some(stream) = &self.connections[id as usize] else { return Ok(()) };
+        // Others have their turn before more hands are shaken; the socket is reported again.
+        if stream.shakes_hands() && !ready.gone && !self.handshakes.may_step() {
+            return Ok(());
+        }
         let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };
         if ready.gone && stream.hung_up() {
             self.epoll.remove(stream.fd())?;
@@ -371,6 +399,7 @@ impl Worker {
             counters: &self.shared.figures.counters[self.index],
             pool: &mut self.pool,
             scratch: &mut self.scratch,
+            plain: &mut self.plain,
             now: self.now,
             came: self.came,
             at_once: &mut self.at_once,

@@ -34,7 +34,8 @@ impl Bench {
         let address = || "127.0.0.1:0".parse().unwrap();
         let options = Options { nbd: vec![address()], threads: 1, limits, ..Options::at(vec![address(), address()]) };
         let mut doors = Doors::bind(&options).unwrap();
-        let of_apart = MemcachedOptions { keyspace: apart, keyspace_name: "apart".into(), may_flush: true };
+        let of_apart =
+            MemcachedOptions { keyspace: apart, keyspace_name: "apart".into(), ..MemcachedOptions::default() };
         doors.give(&[MemcachedOptions::default(), of_apart]);
         doors.nbd_options = Some(NbdOptions::new(Exports::new(&store, Vec::new(), options.threads).unwrap(), true));
         let slot = Arc::new(StoreSlot::new(store.clone()));

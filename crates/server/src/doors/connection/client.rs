@@ -4,6 +4,7 @@
 //! up, the worker has the most gets in flight, one of its gets asks for room, or its door waits until all is answered. A blocked client's
 //! input is not read: back-pressure. Owned by one worker.
 
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use tapetum::{KeyspaceRef, Request};
@@ -84,6 +85,10 @@ pub struct Client {
     id: u32,
     /// The descriptor of its socket, by which watchers know it; -1 if it has no socket of its own.
     descriptor: RawFd,
+    /// `None` at a Unix socket.
+    address: Option<IpAddr>,
+    /// Input that was taken has a password in it.
+    has_secret: bool,
     /// Its identity at the budget.
     pub(super) who: u64,
     /// The input holds no whole frame before it has so many bytes.
@@ -123,6 +128,8 @@ impl Client {
         Client {
             id,
             descriptor: -1,
+            address: None,
+            has_secret: false,
             who: (worker as u64 + 1) << 32 | u64::from(id),
             need_bytes: 0,
             skip_bytes: 0,
@@ -160,6 +167,24 @@ impl Client {
 
     pub fn descriptor(&self) -> RawFd {
         self.descriptor
+    }
+
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    pub fn set_address(&mut self, address: Option<IpAddr>) {
+        self.address = address;
+    }
+
+    /// Whoever holds the input that was just taken wipes it.
+    pub fn note_secret(&mut self) {
+        self.has_secret = true;
+    }
+
+    /// Whether input that was taken since the last call has a password in it.
+    pub fn take_secret(&mut self) -> bool {
+        std::mem::take(&mut self.has_secret)
     }
 
     pub fn set_descriptor(&mut self, descriptor: RawFd) {
@@ -433,7 +458,7 @@ impl Client {
         get_waits && load.pending == 0 && self.out.held_bytes() <= FREE_BYTES - TRIED_BYTES
     }
 
-    pub(super) fn token(&self, number: u32) -> u64 {
+    pub(in crate::doors) fn token(&self, number: u32) -> u64 {
         u64::from(self.id) << 32 | u64::from(number)
     }
 

@@ -7,9 +7,11 @@
 mod asked;
 mod client;
 mod stream;
+mod tls;
 
 pub use client::{Admission, AnswerRoom, Client, CloseReason};
 pub use stream::Stream;
+pub use tls::TlsSide;
 
 use tapetum::{Outcome, Reply};
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
-use super::{Client, CloseReason, Connection};
+use super::{Client, CloseReason, Connection, TlsSide};
 use crate::doors::context::Context;
 use crate::net::arrivals::PIECE_BYTES;
 use crate::net::limits::{Budget, FREE_BYTES, Limits};
@@ -15,6 +15,8 @@ use crate::os::{self, Interest};
 use crate::protocol::kinds;
 use crate::stats::observers::{Observers, transport_words};
 use crate::stats::{Counters, count};
+use tapetum_access::tls::HANDSHAKE_PATIENCE;
+use zeroize::Zeroize;
 
 /// Bytes read from one client before others get their turn. A request that was answered at once counts as `ANSWER_BYTES`.
 const READ_QUOTA_BYTES: usize = 512 << 10;
@@ -28,6 +30,8 @@ pub struct Stream {
     /// `None` for a Unix socket. Stored, because the kernel forgets it when the peer resets the connection.
     peer: Option<SocketAddr>,
     pub connection: Connection,
+    /// Boxed: most connections have none.
+    tls: Option<Box<TlsSide>>,
     pub(crate) input: Vec<u8>,
     /// The peer sends no more; input that has come is served.
     read_closed: bool,
@@ -45,6 +49,8 @@ pub struct Stream {
     pub(crate) asked_at: u32,
     /// It is on the worker's list of connections to look after.
     pub queued: bool,
+    /// It has one of the worker's places for handshakes.
+    pub has_handshake_place: bool,
     /// It is on the worker's list of connections that wait for memory.
     pub listed_as_waiting: bool,
 }
@@ -55,6 +61,7 @@ impl Stream {
             fd,
             peer,
             connection,
+            tls: None,
             input: Vec::new(),
             read_closed: false,
             counted_as_waiting: false,
@@ -65,6 +72,7 @@ impl Stream {
             opened_at: now,
             asked_at: now,
             queued: false,
+            has_handshake_place: false,
             listed_as_waiting: false,
         }
     }
@@ -83,7 +91,29 @@ impl Stream {
 
     pub(crate) fn wants_input(&self) -> bool {
         let Client { closing, gone, blocked, .. } = self.connection.client;
-        !(closing || self.read_closed || gone || blocked)
+        !(closing || self.read_closed || gone || blocked || self.waits_for_handshake())
+    }
+
+    /// Everything from now on is TLS.
+    pub fn begin_tls(&mut self, tls: TlsSide) {
+        self.tls = Some(Box::new(tls));
+    }
+
+    /// Whether its handshake waits for a place.
+    pub fn waits_for_handshake(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.waits())
+    }
+
+    /// There is a place for its handshake.
+    pub fn begin_handshake(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.begin();
+        }
+    }
+
+    /// Whether its handshake has begun, and is not over.
+    pub fn shakes_hands(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.shakes())
     }
 
     /// The server stops: input that has come is served, and no more is read.
@@ -112,7 +142,9 @@ impl Stream {
 
     /// Whether the client has exceeded the time for the protocol's beginning.
     pub fn is_unready(&self, now: u32) -> bool {
-        let seconds_max = self.connection.door.ready_seconds();
+        let is_shaking = self.tls.as_ref().is_some_and(|tls| !tls.is_ready());
+        let of_handshake = is_shaking.then_some(HANDSHAKE_PATIENCE.as_secs() as u32);
+        let seconds_max = of_handshake.or_else(|| self.connection.door.ready_seconds());
         seconds_max.is_some_and(|seconds_max| now.saturating_sub(self.opened_at) > seconds_max)
     }
 
@@ -192,18 +224,37 @@ impl Stream {
 
     /// Whether the next read likely brings at most a piece of [`crate::net::arrivals`], and no input waits before it.
     pub fn brings_little(&self) -> bool {
-        self.little && self.input.is_empty() && self.wants_input()
+        let is_open = self.tls.as_ref().is_none_or(|tls| tls.is_ready() && !tls.has_part());
+        self.little && self.input.is_empty() && self.wants_input() && is_open
     }
 
-    /// Takes a piece of [`crate::net::arrivals`]; more may follow.
-    pub fn take_arrived(&mut self, piece: &[u8], cx: &mut Context<'_>) {
+    /// Reads a piece of [`crate::net::arrivals`].
+    ///
+    /// # Errors
+    /// Those of the socket; the next [`Stream::read`] comes to them again, or to the end.
+    pub fn read_piece(&mut self, piece: &mut [u8], scratch: &mut [u8], plain: &mut Vec<u8>) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return os::read(&self.fd, piece) };
+        plain.clear();
+        if let Err(error) = tls.receive(&self.fd, scratch, piece.len(), plain) {
+            self.connection.client.gone |= error.kind() == io::ErrorKind::InvalidData;
+            return Err(error);
+        }
+        // What is sealed is longer than what it says.
+        piece[..plain.len()].copy_from_slice(plain);
+        Ok(plain.len())
+    }
+
+    /// Takes a piece of [`crate::net::arrivals`]; more may follow. Returns whether the piece has a password in it.
+    pub fn take_arrived(&mut self, piece: &[u8], cx: &mut Context<'_>) -> bool {
         self.note_read(piece.len(), cx);
         self.take(piece, cx);
+        let has_secret = self.connection.client.take_secret();
         self.connection.client.answered_at_once = 0;
         if piece.len() == PIECE_BYTES {
             self.read(cx);
             self.little = false;
         }
+        has_secret
     }
 
     /// Consumes input from another's buffer, and keeps only the unconsumed rest.
@@ -252,13 +303,35 @@ impl Stream {
     /// Reads into the worker's buffer.
     fn read_scratch(&mut self, cx: &mut Context<'_>) -> io::Result<Option<(usize, usize)>> {
         let mut scratch = std::mem::take(cx.scratch);
-        let result = os::read(&self.fd, &mut scratch);
-        if let Ok(bytes) = result {
-            self.take(&scratch[..bytes], cx);
-        }
-        let room = scratch.len();
+        let result = match self.tls.take() {
+            None => {
+                let result = os::read(&self.fd, &mut scratch);
+                if let Ok(bytes) = result {
+                    self.take(&scratch[..bytes], cx);
+                    if self.connection.client.take_secret() {
+                        scratch[..bytes].zeroize();
+                    }
+                }
+                result.map(|bytes| (bytes, scratch.len()))
+            }
+            Some(mut tls) => {
+                let mut plain = std::mem::take(cx.plain);
+                let result = tls.receive(&self.fd, &mut scratch, usize::MAX, &mut plain);
+                self.read_closed |= tls.is_closed();
+                self.tls = Some(tls);
+                if !plain.is_empty() {
+                    self.take(&plain, cx);
+                    if self.connection.client.take_secret() {
+                        plain.zeroize();
+                    }
+                }
+                plain.clear();
+                *cx.plain = plain;
+                result
+            }
+        };
         *cx.scratch = scratch;
-        Ok(Some((result?, room)))
+        result.map(Some)
     }
 
     /// Reads behind the waiting input. `None` if the budget has no room for more.
@@ -267,7 +340,14 @@ impl Stream {
             return Ok(None);
         }
         let room = self.input.capacity() - self.input.len();
-        let bytes = os::read_more(&self.fd, &mut self.input)?;
+        let (bytes, room) = match &mut self.tls {
+            None => (os::read_more(&self.fd, &mut self.input)?, room),
+            Some(tls) => {
+                let read = tls.receive(&self.fd, cx.scratch, room, &mut self.input);
+                self.read_closed |= tls.is_closed();
+                read?
+            }
+        };
         self.consume_input(cx);
         Ok(Some((bytes, room)))
     }
@@ -323,6 +403,7 @@ impl Stream {
     fn consume_input(&mut self, cx: &mut Context<'_>) {
         let mut input = std::mem::take(&mut self.input);
         let consumed = self.connection.consume(&input, cx);
+        self.wipe_secret(&mut input[..consumed]);
         if consumed < input.len() {
             // Move the rest only if something was taken, so that a value arriving in parts is not moved each time.
             if consumed > 0 {
@@ -335,24 +416,36 @@ impl Stream {
         }
     }
 
+    /// Wipes input that was taken, if it has a password in it.
+    fn wipe_secret(&mut self, taken: &mut [u8]) {
+        if self.connection.client.take_secret() {
+            taken.zeroize();
+        }
+    }
+
     /// Whether answers wait for the socket.
     pub fn has_unsent(&self) -> bool {
-        !self.connection.client.out.is_empty()
+        !self.connection.client.out.is_empty() || self.tls.as_ref().is_some_and(|tls| tls.has_unsent())
     }
 
     /// Sends nothing more: the client learns nothing of what it asked for last.
     pub fn break_off(&mut self, pool: &mut Pool) {
         self.connection.client.gone = true;
         self.connection.client.out.clear(pool);
+        self.tls.iter_mut().for_each(|tls| tls.clear());
     }
 
     /// Sends as much as the socket takes. Returns whether that made room for a blocked request.
     pub fn send(&mut self, pool: &mut Pool, counters: &Counters, now: u32) -> bool {
-        let client = &mut self.connection.client;
-        if client.out.is_empty() && !client.gone {
+        if !self.has_unsent() && !self.connection.client.gone {
             return false;
         }
-        match client.out.send(&self.fd, pool) {
+        let client = &mut self.connection.client;
+        let sent = match &mut self.tls {
+            None => client.out.send(&self.fd, pool),
+            Some(tls) => tls.send(&self.fd, &mut client.out, pool),
+        };
+        match sent {
             Ok(0) if !client.gone => return false,
             Ok(bytes) if !client.gone => {
                 self.moved_at = now;
@@ -369,7 +462,8 @@ impl Stream {
     /// Charges the budget with the memory held now. Returns whether it became the first to wait for more.
     pub fn settle(&mut self, budget: &Budget) -> bool {
         let connection = &mut self.connection;
-        connection.settle(self.input.capacity(), budget);
+        let tls_bytes = self.tls.as_ref().map_or(0, |tls| tls.held_bytes());
+        connection.settle(self.input.capacity() + tls_bytes, budget);
         let waits = connection.client.waits();
         let changed = waits != self.counted_as_waiting;
         self.counted_as_waiting = waits;
@@ -378,17 +472,17 @@ impl Stream {
 
     /// Whether it is finished: all is answered and sent, or the peer is gone.
     pub fn is_finished(&mut self) -> bool {
+        let has_unsent = self.has_unsent();
         let Connection { client, door } = &mut self.connection;
         if self.read_closed && !client.blocked && door.needs_input() {
             client.closing = true;
         }
-        door.load().pending == 0 && (client.gone || client.closing && client.out.is_empty())
+        door.load().pending == 0 && (client.gone || client.closing && !has_unsent)
     }
 
     /// The events to watch for, if they have changed.
     pub fn interest_change(&mut self) -> Option<Interest> {
-        let client = &self.connection.client;
-        let write = !client.out.is_empty() && !client.gone;
+        let write = self.has_unsent() && !self.connection.client.gone;
         let interest = Interest { read: self.wants_input(), write, ..Interest::NONE };
         let changed = interest != self.interest && !self.unwatched;
         self.interest = interest;
@@ -410,6 +504,7 @@ impl Stream {
             budget.change_waiting(false);
         }
         if !self.connection.client.gone {
+            self.tls.iter_mut().for_each(|tls| tls.say_end(&self.fd));
             os::shut_down_write(&self.fd);
             // Bounded: a client that keeps sending is disconnected.
             for _ in 0..16 {

@@ -3,6 +3,7 @@
 use tapetum::{Condition, Initial, Request};
 
 use super::door::Memcached;
+use super::needs;
 use super::submit::general_lines;
 use crate::doors::connection::Client;
 use crate::doors::context::Context;
@@ -22,6 +23,17 @@ impl Memcached {
     ) -> Option<()> {
         use binary::BinaryCommand;
         let form = |answer, quiet| Form::Binary { answer, origin, quiet };
+        if self.access.is_nobody() && !is_of_login(&command) {
+            // As memcached does: a client that does not log in would go on for long.
+            self.refuse(origin, Status::NotAllowed, client, cx);
+            client.break_off();
+            return Some(());
+        }
+        let need = needs::of_binary(&command);
+        if !self.access.allows(need) && !self.access.is_nobody() {
+            self.refuse_binary(origin, need, client, cx);
+            return Some(());
+        }
         match command {
             BinaryCommand::Get { key, with_key, quiet } => {
                 self.get(form(BinaryAnswer::Get { with_key, touch: false }, quiet), key, None, client, cx)?;
@@ -65,6 +77,7 @@ impl Memcached {
             }
             BinaryCommand::Flush { delay, quiet } => {
                 self.flush_all(form(BinaryAnswer::Flush, quiet), i64::from(delay), client, cx)?;
+                self.audit_last(b"flush_all");
             }
             BinaryCommand::NoOp => {
                 self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0))
@@ -76,6 +89,16 @@ impl Memcached {
             BinaryCommand::Quit { quiet } => {
                 self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, quiet, 0));
                 client.close();
+            }
+            BinaryCommand::SaslList | BinaryCommand::SaslAuth { .. } | BinaryCommand::SaslStep if !self.has_users() => {
+                self.refuse(origin, Status::UnknownCommand, client, cx);
+            }
+            BinaryCommand::SaslList => self.answer(Form::Silent, client, cx, |out| {
+                reply::binary_pair(out, origin, b"", b"PLAIN");
+            }),
+            BinaryCommand::SaslStep => self.refuse(origin, Status::NotAllowed, client, cx),
+            BinaryCommand::SaslAuth { mechanism, message } => {
+                self.sasl(origin, mechanism, message, client, cx)?;
             }
             BinaryCommand::Refused { status, close } => {
                 self.refuse(origin, status, client, cx);
@@ -114,7 +137,7 @@ impl Memcached {
         Some(())
     }
 
-    fn refuse(&mut self, origin: Origin, status: Status, client: &mut Client, cx: &mut Context<'_>) {
+    pub(super) fn refuse(&mut self, origin: Origin, status: Status, client: &mut Client, cx: &mut Context<'_>) {
         self.answer(Form::Silent, client, cx, |out| reply::binary_refusal(out, origin, status, status.text()));
     }
 
@@ -182,6 +205,20 @@ impl Memcached {
             reply::binary_success(out, origin, false, 0);
         });
     }
+}
+
+/// Whether a client may send it before it has logged in.
+fn is_of_login(command: &binary::BinaryCommand<'_>) -> bool {
+    use binary::BinaryCommand;
+    matches!(
+        command,
+        BinaryCommand::SaslList
+            | BinaryCommand::SaslAuth { .. }
+            | BinaryCommand::SaslStep
+            | BinaryCommand::Version
+            | BinaryCommand::Quit { .. }
+            | BinaryCommand::Refused { .. }
+    )
 }
 
 /// A stamp of 0 is none.

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use tapetum::Expiry;
 
-use tapetum::{KeyspaceRef, Reply};
+use tapetum::{KeyspaceRef, Outcome, Reply};
 
+use super::access::{Admission, ClientAccess};
 use super::listing::Listing;
+use super::needs::{READ, WRITE};
 use super::pipeline::{self, Came, Taken};
 use super::slots::Slots;
 use super::{outcomes, submit, watching};
@@ -19,6 +21,7 @@ use crate::protocol::{BINARY_MAGIC, Parsed, binary, text};
 use crate::stats::count;
 use crate::stats::observers::WatchSeat;
 use crate::store::errands::Answer;
+use tapetum_access::credentials::CREDENTIALS_BYTES_MAX;
 
 /// The options of a listener, for all its clients. Options of `--memcached ADDR` belong here.
 #[derive(Clone, Debug)]
@@ -28,12 +31,18 @@ pub struct MemcachedOptions {
     pub keyspace_name: Arc<str>,
     /// Whether clients may delete the whole keyspace at once (`flush_all`).
     pub may_flush: bool,
+    pub admission: Admission,
 }
 
 impl Default for MemcachedOptions {
     fn default() -> MemcachedOptions {
         let keyspace_name = tapetum::DEFAULT_KEYSPACE_NAME.into();
-        MemcachedOptions { keyspace: KeyspaceRef::DEFAULT, keyspace_name, may_flush: true }
+        MemcachedOptions {
+            keyspace: KeyspaceRef::DEFAULT,
+            keyspace_name,
+            may_flush: true,
+            admission: Admission::Everybody,
+        }
     }
 }
 
@@ -87,10 +96,14 @@ pub struct Memcached {
     pub(super) looked_up: bool,
     pub(in crate::doors) slots: Slots,
     pub(in crate::doors) options: MemcachedOptions,
+    pub(super) access: ClientAccess,
+    /// Pending requests of an admin, to be noted when they have ended.
+    pub(super) audited: Vec<(u32, String)>,
 }
 
 impl Memcached {
     pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
+        self.access.refresh(&self.options.keyspace_name);
         if self.watching.is_some() {
             return self.go_on_watching(input, client, cx);
         }
@@ -112,6 +125,7 @@ impl Memcached {
             && self.scanned_bytes == 0
             && cx.seat.session().is_some_and(pipeline::answers_at_once)
             && !is_observed
+            && !self.access.is_nobody()
         {
             let taken = self.answer_at_once(input, client, cx);
             if taken.requests() > 0 && !taken.stopped {
@@ -130,6 +144,10 @@ impl Memcached {
 
     pub fn complete(&mut self, number: u32, reply: &Reply, client: &mut Client, cx: &mut Context<'_>) {
         let outcome = &reply.outcome;
+        if !self.audited.is_empty() {
+            let failure = if let Outcome::Failed(error) = outcome { Some(error.to_string()) } else { None };
+            self.note_audited(number, failure, client);
+        }
         let value = outcome.value().map_or(&b""[..], |value| cx.seat.bytes(value));
         let form = self.slots.form(number);
         if form.is_get() {
@@ -150,6 +168,12 @@ impl Memcached {
     }
 
     pub fn complete_errand(&mut self, number: u32, answer: Answer, client: &mut Client, pool: &mut Pool) {
+        let answer = match answer {
+            Answer::LoggedIn(verdict) => return self.logged_in(number, verdict, client, pool),
+            answer => answer,
+        };
+        let failure = if let Answer::Failed(error) = &answer { Some(error.to_string()) } else { None };
+        self.note_audited(number, failure, client);
         if self.listing.is_some() {
             return self.listed(number, answer, client, pool);
         }
@@ -191,6 +215,8 @@ impl Memcached {
             watching: None,
             looked_up: false,
             slots: Slots::default(),
+            access: ClientAccess::of(&options.admission),
+            audited: Vec::new(),
             options,
         }
     }
@@ -221,6 +247,7 @@ impl Memcached {
                 self.protocol = if rest[0] == BINARY_MAGIC { Protocol::Binary } else { Protocol::Text };
                 Some(0)
             }
+            (_, Protocol::Text) if self.access.is_nobody() => self.text_login_frame(rest, client, cx),
             (_, Protocol::Text) => self.text_frame(rest, client, cx),
             (_, Protocol::Binary) => self.binary_frame(rest, client, cx),
         }
@@ -235,7 +262,8 @@ impl Memcached {
         }
         let room = client.answer_room(cx.limits, cx.budget);
         let (protocol, keyspace) = (self.protocol, self.options.keyspace);
-        let came = Came { protocol, keyspace, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
+        let (may_get, may_set) = (self.access.allows(READ), self.access.allows(WRITE));
+        let came = Came { protocol, keyspace, may_get, may_set, now: cx.now, item_bytes_max: cx.limits.item_bytes_max };
         let pipeline = &mut *cx.pipeline;
         let may_hold = |bytes: usize| room.has(bytes);
         let mut taken = client.out.append(cx.pool, |out| pipeline.run(came, rest, many, session, out, may_hold));
@@ -273,7 +301,7 @@ impl Memcached {
     }
 
     fn binary_frame(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
-        match binary::parse(rest, cx.limits.item_bytes_max) {
+        match binary::parse(rest, self.value_bytes_max(cx)) {
             Parsed::Command { command: (origin, command), consumed_bytes, skip_bytes } => {
                 self.binary_command(origin, command, client, cx)?;
                 self.frame_done(skip_bytes, client);
@@ -285,6 +313,11 @@ impl Memcached {
                 None
             }
         }
+    }
+
+    /// The longest value that is taken now: before a client has logged in, that of a login.
+    fn value_bytes_max(&self, cx: &Context<'_>) -> usize {
+        if self.access.is_nobody() { CREDENTIALS_BYTES_MAX } else { cx.limits.item_bytes_max }
     }
 
     pub(super) fn frame_done(&mut self, skip_bytes: usize, client: &mut Client) {

@@ -89,7 +89,7 @@ impl Memcached {
                 text
             }
             Answer::Failed(error) => format!("SERVER_ERROR {error}\r\n").into_bytes(),
-            Answer::Lines(_) | Answer::Done => unreachable!("a list was asked for"),
+            Answer::Lines(_) | Answer::Done | Answer::LoggedIn(_) => unreachable!("a list was asked for"),
         };
         self.listing = None;
         self.slots.complete_with(number, last, &mut client.out, pool);

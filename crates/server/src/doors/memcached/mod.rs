@@ -5,6 +5,7 @@
 //! | `door` | [`Memcached`], one client's side: which frame comes next |
 //! | [`pipeline`] | gets and sets that DRAM answers, in stages over a batch, before anything is submitted |
 //! | `text_commands`, `text_get`, `meta_commands`, `binary_commands` | from a parsed command to the store |
+//! | `login`, `access`, `needs` | who a client is, what it may do, what each command needs |
 //! | `submit` | what these share: submitting, errands, figures |
 //! | `listing` | lists of keys, step by step |
 //! | `watching` | `watch`, and what is told to those who do |
@@ -19,10 +20,13 @@
 //!
 //! A [`Memcached`] belongs to one client, a [`pipeline::Pipeline`] to one worker.
 
+pub mod access;
 mod binary_commands;
 mod door;
 mod listing;
+mod login;
 mod meta_commands;
+pub mod needs;
 mod outcomes;
 pub mod packets;
 pub mod pipeline;

@@ -63,6 +63,9 @@ enum TakenKind {
 pub struct Came {
     pub protocol: Protocol,
     pub keyspace: KeyspaceRef,
+    /// What the client's user may do.
+    pub may_get: bool,
+    pub may_set: bool,
     /// Arrival time, in unix seconds.
     pub now: u32,
     /// The longest value that is accepted.
@@ -125,7 +128,8 @@ impl Pipeline {
     ) -> Taken {
         self.batch.clear();
         let begun = many.is_some();
-        let takes = Takes { gets: session.answers_from_dram(), sets: session.puts_at_once() };
+        let takes =
+            Takes { gets: came.may_get && session.answers_from_dram(), sets: came.may_set && session.puts_at_once() };
         match came.protocol {
             Protocol::Text => self.parse_text(came, takes, input, many.as_ref()),
             Protocol::Binary => self.parse_binary(came, takes, input),

@@ -1,5 +1,10 @@
 //! `stats settings`: memcached's names where they mean something here.
 
+use std::path::Path;
+
+use tapetum_access::tls::TlsFiles;
+use tapetum_service::escapes;
+
 use super::door::MemcachedOptions;
 use super::udp::Terminal;
 use crate::doors::options::Options;
@@ -36,8 +41,8 @@ pub fn settings(
         ("num_threads", options.threads.to_string()),
         ("cas_enabled", "yes".into()),
         ("binding_protocol", "auto-negotiate".into()),
-        ("auth_enabled_sasl", "no".into()),
-        ("auth_enabled_ascii", "no".into()),
+        ("auth_enabled_sasl", yes_or_no(options.access.gate.is_some())),
+        ("auth_enabled_ascii", yes_or_no(options.access.gate.is_some())),
         ("item_size_max", options.limits.item_bytes_max.to_string()),
         ("maxconns_fast", "yes".into()),
         ("tcp_backlog", options.limits.backlog.to_string()),
@@ -50,11 +55,26 @@ pub fn settings(
         ("dump_enabled", "yes".into()),
         ("lru_crawler", "no".into()),
         ("temp_lru", "no".into()),
-        ("ssl_enabled", "no".into()),
+        ("ssl_enabled", yes_or_no(options.access.tls.is_some())),
         ("hash_algorithm", "siphash13".into()),
         ("flush_enabled", if may_flush { "yes" } else { "no" }.into()),
         ("in_flight_bytes_max", options.limits.in_flight_bytes.to_string()),
     ];
+    if let Some(tls) = &options.access.tls {
+        let TlsFiles { chain, key, authorities, client_certificates, version_min } = tls.files();
+        let path = |path: &Path| escapes::word(&path.display().to_string());
+        lines.extend([
+            ("ssl_chain_cert", path(chain)),
+            ("ssl_key", path(key)),
+            ("ssl_ca_cert", authorities.as_deref().map_or("NULL".into(), path)),
+            ("ssl_verify_mode", format!("{client_certificates:?}").to_lowercase()),
+            ("ssl_min_version", format!("{version_min:?}").to_lowercase()),
+        ]);
+    }
     lines.extend(options.settings.iter().cloned());
     lines
+}
+
+fn yes_or_no(is_so: bool) -> String {
+    if is_so { "yes" } else { "no" }.into()
 }

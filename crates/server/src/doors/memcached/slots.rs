@@ -103,6 +103,11 @@ impl Slots {
         self.charged_bytes + self.ready_bytes
     }
 
+    /// The number of the request that was pushed last.
+    pub fn last_number(&self) -> u32 {
+        self.first.wrapping_add(self.queue.len() as u32).wrapping_sub(1)
+    }
+
     /// How many requests before `number` have not left yet.
     pub fn place_of(&self, number: u32) -> usize {
         number.wrapping_sub(self.first) as usize

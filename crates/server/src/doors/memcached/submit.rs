@@ -213,7 +213,7 @@ pub(super) fn errand_reply(form: Form, answer: &Answer) -> Vec<u8> {
             out
         }
         Answer::Done => b"OK\r\n".to_vec(),
-        Answer::Listed { .. } => unreachable!("a list has its own replies"),
+        Answer::Listed { .. } | Answer::LoggedIn(_) => unreachable!("lists and logins have their own replies"),
         Answer::Failed(error) => {
             let word = if memlimit { "MEMLIMIT_ADJUST_FAILED" } else { "SERVER_ERROR" };
             format!("{word} {error}\r\n").into_bytes()

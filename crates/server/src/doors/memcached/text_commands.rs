@@ -3,6 +3,7 @@
 use tapetum::{Condition, Request};
 
 use super::door::{Memcached, ThenClose};
+use super::needs;
 use super::submit::{errand_form, general_lines, push_lines};
 use crate::doors::connection::Client;
 use crate::doors::context::Context;
@@ -23,6 +24,22 @@ impl Memcached {
         cx: &mut Context<'_>,
     ) -> Option<usize> {
         use text::TextCommand;
+        let need = needs::of_text(&command);
+        if !self.access.allows(need) {
+            let is_quiet = matches!(
+                command,
+                TextCommand::Store { noreply: true, .. }
+                    | TextCommand::TooLarge { noreply: true, .. }
+                    | TextCommand::Increment { noreply: true, .. }
+                    | TextCommand::Touch { noreply: true, .. }
+                    | TextCommand::Delete { noreply: true, .. }
+                    | TextCommand::FlushAll { noreply: true, .. }
+                    | TextCommand::Resize { noreply: true, .. }
+                    | TextCommand::CacheMemlimit { noreply: true, .. }
+            );
+            self.refuse_text(need, is_quiet, frame, client, cx);
+            return Some(frame.len());
+        }
         match command {
             TextCommand::Get { keys, stamps, goes_on } => {
                 return Some(self.many_start(keys, frame, goes_on, None, stamps));
@@ -61,6 +78,7 @@ impl Memcached {
             }
             TextCommand::FlushAll { delay, noreply } => {
                 self.flush_all(Form::Text { answer: TextAnswer::FlushAll, noreply }, delay, client, cx)?;
+                self.audit_last(frame);
             }
             TextCommand::Verbosity { noreply: false } => self.say("OK\r\n", client, cx),
             TextCommand::Verbosity { noreply: true } | TextCommand::Refused { complaint: None } => {}
@@ -70,10 +88,12 @@ impl Memcached {
             TextCommand::Stats { argument } => self.text_stats(argument, client, cx)?,
             TextCommand::Resize { size, bytes, noreply } => {
                 self.errand(Errand::Resize { size, bytes }, errand_form(false, noreply), client, cx)?;
+                self.audit_last(frame);
             }
             TextCommand::CacheMemlimit { bytes, noreply } => {
                 let errand = Errand::Resize { size: Size::Memory, bytes };
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
+                self.audit_last(frame);
             }
             TextCommand::Watch { kinds } => self.watch(kinds, client, cx),
             TextCommand::List { dump } => self.list(dump, client, cx)?,
