@@ -16,6 +16,7 @@ use crate::doors::door::Door;
 use crate::net::arrivals::Arrivals;
 use crate::net::gets::Gets;
 use crate::net::limits::{FREE_BYTES, Limits};
+use crate::os;
 use crate::protocol::many_keys::GET_PIECE_BYTES;
 use crate::store::store_slot::StoreSlot;
 
@@ -78,7 +79,10 @@ impl StreamBench {
 
     fn read(&mut self) {
         let mut arrivals = Arrivals::new();
-        if self.arrives && self.stream.brings_little() && arrivals.read(0, self.stream.socket()) {
+        if self.arrives
+            && self.stream.brings_little()
+            && arrivals.read(0, |piece| os::read(self.stream.socket(), piece))
+        {
             for (_, piece) in arrivals.iter() {
                 self.with(|stream, cx| stream.take_arrived(piece, cx));
             }
