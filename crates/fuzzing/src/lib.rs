@@ -40,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     target("memcached_binary", memcached::binary, 1024),
     target("datagram", datagrams::datagram, 1024),
     target("nbd_conversation", nbd::conversation, 1024),
+    target("nbd_starttls", nbd::starting_tls, 1024),
     target("numbers", memcached::numbers, 64),
     target("hot_keys", hot_keys::list, 512),
     target("item_lines", item_lines::item_lines, 512),

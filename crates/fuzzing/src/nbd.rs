@@ -2,7 +2,7 @@
 
 use tapetum::BlockDevice;
 use tapetum_server::doors::nbd::exports::Export;
-use tapetum_server::doors::nbd::negotiation::{Negotiated, Negotiation};
+use tapetum_server::doors::nbd::negotiation::{NbdTls, Negotiated, Negotiation};
 use tapetum_server::doors::nbd::protocol::NbdParsed;
 use tapetum_server::doors::nbd::protocol::request::NbdRequest;
 
@@ -42,9 +42,48 @@ pub fn conversation(input: &[u8]) {
                 assert!(taken_bytes <= rest.len());
                 return;
             }
+            Negotiated::StartsTls { .. } => panic!("there is none"),
         }
     };
     requests(input.get(at..).unwrap_or_default(), &export);
+}
+
+/// A client that must begin TLS: nothing of an export is said before, options before it are forgotten, and it begins once.
+pub fn starting_tls(input: &[u8]) {
+    let export = |name: &str| {
+        let (name, keyspace) = (name.to_owned(), tapetum::KeyspaceRef::DEFAULT);
+        let device = BlockDevice::new(SIZE_BYTES).expect("a size of whole blocks");
+        Export { name, keyspace, device, is_read_only: false, counts: Default::default() }
+    };
+    let exports = [export("hidden-export")];
+    let mut negotiation = Negotiation::new(NbdTls::Needed);
+    let (mut at, mut out) = (0, Vec::new());
+    loop {
+        let rest = input.get(at..).unwrap_or_default();
+        match negotiation.step(rest, &exports, &mut out) {
+            Negotiated::Goes { taken_bytes, skip_bytes } => at += taken_bytes + skip_bytes,
+            Negotiated::StartsTls { taken_bytes } => {
+                assert_eq!(negotiation.tls, NbdTls::Begun);
+                assert!(!negotiation.is_structured, "it is forgotten");
+                assert!(!out.windows(13).any(|words| words == b"hidden-export"), "told before TLS");
+                at += taken_bytes;
+                break;
+            }
+            Negotiated::Serves { .. } => panic!("served before TLS"),
+            Negotiated::NeedMore(_) | Negotiated::Ends { .. } => {
+                assert!(!out.windows(13).any(|words| words == b"hidden-export"), "told before TLS");
+                return;
+            }
+        }
+    }
+    loop {
+        let rest = input.get(at..).unwrap_or_default();
+        match negotiation.step(rest, &exports, &mut out) {
+            Negotiated::Goes { taken_bytes, skip_bytes } => at += taken_bytes + skip_bytes,
+            Negotiated::StartsTls { .. } => panic!("it begins once"),
+            Negotiated::Serves { .. } | Negotiated::NeedMore(_) | Negotiated::Ends { .. } => return,
+        }
+    }
 }
 
 fn requests(mut input: &[u8], export: &Export) {

@@ -201,7 +201,11 @@ impl Server {
         }
         let exports = nbd_options.as_ref().map(|options| Arc::clone(&options.exports));
         let memcached = memcached.into_iter().zip(memcached_options.into_iter().map(DoorOptions::Memcached));
-        let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle().map(DoorOptions::Nbd));
+        let nbd = nbd.into_iter().zip(nbd_options.into_iter().cycle()).map(|(listener, mut options)| {
+            options.needs_tls = access.tls.is_some() && listener.may_have_tls();
+            options.gate = access.gate.clone();
+            (listener, DoorOptions::Nbd(options))
+        });
         let (listeners, door_options): (Vec<Listener>, Vec<DoorOptions>) = memcached.chain(nbd).unzip();
         let mailboxes = (0..options.threads).map(|_| Mailbox::new()).collect::<io::Result<Vec<_>>>()?;
         let front_bytes = options.limits.in_flight_bytes as u64;

@@ -110,6 +110,7 @@ impl Worker {
         let mut client = Client::new(self.index, id);
         client.set_descriptor(fd.as_raw_fd());
         client.set_address(peer.map(|peer| peer.ip()));
+        client.set_is_owner(peer.is_none() && os::is_owners(&fd));
         let door = Door::open(&self.options[listener], &mut client, &mut self.pool);
         let mut stream = Box::new(Stream::new(fd, peer, Connection { client, door }, self.now));
         if let Some(tls) = shared_tls(&self.shared, listener) {

@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 use std::{io, mem};
 
 use super::Worker;
+use crate::doors::connection::TlsSide;
 use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::census::{self, Census};
 use crate::net::mailbox::Mailbox;
 use crate::protocol::kinds;
 use crate::stats::count;
 use crate::store::errands::Answer;
+use tapetum_access::tls::Follows;
 
 impl Worker {
     /// To be called before input is taken: a client that knows of a change sees it.
@@ -70,6 +72,13 @@ impl Worker {
         if stream.settle(budget) {
             // Another worker's client may hold the memory, while that worker sleeps.
             self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        }
+        if stream.goes_over_to_tls() {
+            let tls = self.shared.tls.as_ref().map(|tls| TlsSide::new(tls.config(Follows::Unnamed)));
+            match tls {
+                Some(Ok(tls)) => stream.go_over_to_tls(tls, &mut self.pool),
+                Some(Err(_)) | None => stream.connection.client.give_up(),
+            }
         }
         let is_finished = stream.is_finished();
         if stream.has_handshake_place && (is_finished || !stream.shakes_hands()) {

@@ -87,6 +87,12 @@ pub struct Client {
     descriptor: RawFd,
     /// `None` at a Unix socket.
     address: Option<IpAddr>,
+    /// The process at the other end of a Unix socket is the server's user's, or root's.
+    is_owner: bool,
+    /// The name in the client's certificate, which was verified.
+    certificate_name: Option<Box<str>>,
+    /// The client's next bytes are TLS.
+    pub(super) begins_tls: bool,
     /// Input that was taken has a password in it.
     has_secret: bool,
     /// Its identity at the budget.
@@ -129,6 +135,9 @@ impl Client {
             id,
             descriptor: -1,
             address: None,
+            is_owner: false,
+            certificate_name: None,
+            begins_tls: false,
             has_secret: false,
             who: (worker as u64 + 1) << 32 | u64::from(id),
             need_bytes: 0,
@@ -175,6 +184,27 @@ impl Client {
 
     pub fn set_address(&mut self, address: Option<IpAddr>) {
         self.address = address;
+    }
+
+    pub fn is_owner(&self) -> bool {
+        self.is_owner
+    }
+
+    pub fn set_is_owner(&mut self, is_owner: bool) {
+        self.is_owner = is_owner;
+    }
+
+    pub fn certificate_name(&self) -> Option<&str> {
+        self.certificate_name.as_deref()
+    }
+
+    pub fn set_certificate_name(&mut self, name: Option<String>) {
+        self.certificate_name = name.map(String::into_boxed_str);
+    }
+
+    /// The client's next bytes are TLS.
+    pub fn begin_tls(&mut self) {
+        self.begins_tls = true;
     }
 
     /// Whoever holds the input that was just taken wipes it.

@@ -15,7 +15,7 @@ use crate::os::{self, Interest};
 use crate::protocol::kinds;
 use crate::stats::observers::{Observers, transport_words};
 use crate::stats::{Counters, count};
-use tapetum_access::tls::HANDSHAKE_PATIENCE;
+use tapetum_access::tls::{HANDSHAKE_PATIENCE, name_of};
 use zeroize::Zeroize;
 
 /// Bytes read from one client before others get their turn. A request that was answered at once counts as `ANSWER_BYTES`.
@@ -90,13 +90,29 @@ impl Stream {
     }
 
     pub(crate) fn wants_input(&self) -> bool {
-        let Client { closing, gone, blocked, .. } = self.connection.client;
-        !(closing || self.read_closed || gone || blocked || self.waits_for_handshake())
+        let Client { closing, gone, blocked, begins_tls, .. } = self.connection.client;
+        !(closing || self.read_closed || gone || blocked || begins_tls || self.waits_for_handshake())
     }
 
     /// Everything from now on is TLS.
     pub fn begin_tls(&mut self, tls: TlsSide) {
         self.tls = Some(Box::new(tls));
+    }
+
+    /// Whether its protocol goes over to TLS: see [`Client::begin_tls`].
+    pub fn goes_over_to_tls(&self) -> bool {
+        self.connection.client.begins_tls && !self.connection.client.gone
+    }
+
+    /// Sends what there is, and goes over to TLS. A client that does not take the few bytes at once is let go.
+    pub fn go_over_to_tls(&mut self, tls: TlsSide, pool: &mut Pool) {
+        let client = &mut self.connection.client;
+        client.begins_tls = false;
+        let sent = client.out.send(&self.fd, pool);
+        if sent.is_err() || !client.out.is_empty() || !self.input.is_empty() {
+            client.give_up();
+        }
+        self.begin_tls(tls);
     }
 
     /// Whether its handshake waits for a place.
@@ -318,6 +334,9 @@ impl Stream {
                 let mut plain = std::mem::take(cx.plain);
                 let result = tls.receive(&self.fd, &mut scratch, usize::MAX, &mut plain);
                 self.read_closed |= tls.is_closed();
+                if let Some(certificate) = tls.take_certificate() {
+                    self.connection.client.set_certificate_name(name_of(certificate));
+                }
                 self.tls = Some(tls);
                 if !plain.is_empty() {
                     self.take(&plain, cx);

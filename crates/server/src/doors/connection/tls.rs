@@ -46,6 +46,8 @@ pub struct TlsSide {
     sent_bytes: usize,
     /// The peer has said that it sends nothing more.
     is_closed: bool,
+    /// The client's certificate was asked for.
+    is_known: bool,
 }
 
 impl TlsSide {
@@ -59,6 +61,7 @@ impl TlsSide {
             sealed: Vec::new(),
             sent_bytes: 0,
             is_closed: false,
+            is_known: false,
         })
     }
 
@@ -96,8 +99,11 @@ impl TlsSide {
         self.part.capacity() + self.sealed.capacity()
     }
 
-    /// The client's certificate, which was verified.
-    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+    /// The client's certificate, which was verified; once, when the handshake is over.
+    pub fn take_certificate(&mut self) -> Option<&CertificateDer<'static>> {
+        if !self.is_ready() || std::mem::replace(&mut self.is_known, true) {
+            return None;
+        }
         self.session.peer_certificates().and_then(|chain| chain.first())
     }
 

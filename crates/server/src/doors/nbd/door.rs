@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tapetum::Reply;
 
+use super::access::NbdAccess;
 use super::exports::Exports;
-use super::negotiation::{Negotiated, Negotiation};
+use super::negotiation::{NbdTls, Negotiated, Negotiation};
 use super::protocol::handshake::GREETING;
 use super::transmission::Transmission;
 use crate::doors::connection::Client;
@@ -14,6 +15,7 @@ use crate::doors::context::Context;
 use crate::doors::door::{Load, Step};
 use crate::doors::open_keyspaces::OpenKeyspaces;
 use crate::net::out::Pool;
+use tapetum_access::gate::Gate;
 
 /// The most clients over all listeners.
 const CLIENTS_MAX: usize = 128;
@@ -24,12 +26,21 @@ pub struct NbdOptions {
     pub exports: Arc<Exports>,
     /// Writes are durable when they are answered.
     pub is_durable_at_once: bool,
+    /// Whether clients begin TLS before they say anything else.
+    pub needs_tls: bool,
+    pub gate: Option<Arc<Gate>>,
     clients: Arc<AtomicUsize>,
 }
 
 impl NbdOptions {
     pub fn new(exports: Exports, is_durable_at_once: bool) -> NbdOptions {
-        NbdOptions { exports: Arc::new(exports), is_durable_at_once, clients: Arc::default() }
+        NbdOptions {
+            exports: Arc::new(exports),
+            is_durable_at_once,
+            needs_tls: false,
+            gate: None,
+            clients: Arc::default(),
+        }
     }
 }
 
@@ -41,6 +52,8 @@ enum Phase {
 pub struct Nbd {
     options: NbdOptions,
     phase: Phase,
+    /// `None` until the client has said who it is, or cannot.
+    access: Option<NbdAccess>,
 }
 
 impl Drop for Nbd {
@@ -59,19 +72,34 @@ impl Nbd {
             CLIENTS_MAX.. => client.close(),
             _ => client.out.append(pool, |out| out.extend_from_slice(GREETING)),
         }
-        Nbd { options: options.clone(), phase: Phase::Handshake(Negotiation::default()) }
+        let tls = if options.needs_tls { NbdTls::Needed } else { NbdTls::Absent };
+        let phase = Phase::Handshake(Negotiation::new(tls));
+        Nbd { options: options.clone(), phase, access: None }
     }
 
     pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         let negotiation = match &mut self.phase {
-            Phase::Transmission(transmission) => return transmission.step(input, client, cx),
+            Phase::Transmission(transmission) => {
+                if !self.access.as_mut().is_none_or(|access| access.refresh(transmission.export())) {
+                    client.break_off();
+                    return Step::Stop(0);
+                }
+                return transmission.step(input, client, cx);
+            }
             Phase::Handshake(negotiation) => negotiation,
         };
         // Answers to options are small, but the client may not read them.
         if client.is_full(Load::default(), cx.limits, cx.budget) {
             return Step::Stop(0);
         }
-        let exports = self.options.exports.offered();
+        let offered = self.options.exports.offered();
+        let exports = match negotiation.tls {
+            NbdTls::Needed => Arc::default(),
+            NbdTls::Absent | NbdTls::Begun => {
+                let gate = self.options.gate.as_ref();
+                self.access.get_or_insert_with(|| NbdAccess::of(gate, client)).offered(&offered)
+            }
+        };
         match client.out.append(cx.pool, |out| negotiation.step(input, &exports, out)) {
             Negotiated::Goes { taken_bytes, skip_bytes } => {
                 client.frame_done(skip_bytes);
@@ -80,6 +108,16 @@ impl Nbd {
             Negotiated::NeedMore(bytes) => {
                 client.need(bytes);
                 Step::Stop(0)
+            }
+            Negotiated::StartsTls { taken_bytes } if taken_bytes < input.len() => {
+                // Somebody on the way may have put it there, to be taken for what TLS protects.
+                client.break_off();
+                Step::Stop(taken_bytes)
+            }
+            Negotiated::StartsTls { taken_bytes } => {
+                client.frame_done(0);
+                client.begin_tls();
+                Step::Stop(taken_bytes)
             }
             Negotiated::Ends { taken_bytes } => {
                 client.close();

@@ -5,6 +5,7 @@
 //! | [`protocol`] | parsers and replies: pure functions over bytes |
 //! | [`exports`] | the block devices that there are |
 //! | `door` | [`Nbd`], one client's side: the handshake, then the transmission |
+//! | [`access`] | who the client is, and which devices it may use |
 //! | [`negotiation`] | the client's options, until it has an export |
 //! | `transmission` | requests on their way, in any order: what is taken, `submitting`, `completing` |
 //! | `jobs` | one request, and the parts of it that the store does |
@@ -18,6 +19,7 @@
 //!
 //! An [`Nbd`] belongs to one client, and so to one worker's thread.
 
+pub mod access;
 mod door;
 pub mod exports;
 mod jobs;

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //!   flags ─► options ─ GO, EXPORT_NAME ─► an export
-//!               └─ ABORT, malformed beyond repair, too many ─► closed
+//!               │  ▲ └─ ABORT, malformed beyond repair, too many ─► closed
+//!               └──┴─ STARTTLS: everything but the flags is forgotten
 //! ```
+//! Where TLS is needed, nothing but STARTTLS and ABORT is answered before it.
 
 use super::exports::{self, Export};
 use super::protocol::NbdParsed;
@@ -30,14 +32,28 @@ pub enum Negotiated {
         taken_bytes: usize,
         export: Export,
     },
+    /// The client has asked for TLS and was answered. Whatever follows must be TLS.
+    StartsTls {
+        taken_bytes: usize,
+    },
     /// No more input is taken.
     Ends {
         taken_bytes: usize,
     },
 }
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NbdTls {
+    /// There is none.
+    #[default]
+    Absent,
+    Needed,
+    Begun,
+}
+
 #[derive(Default)]
 pub struct Negotiation {
+    pub tls: NbdTls,
     flags: Option<ClientFlags>,
     options: u32,
     pub is_structured: bool,
@@ -46,6 +62,10 @@ pub struct Negotiation {
 }
 
 impl Negotiation {
+    pub fn new(tls: NbdTls) -> Negotiation {
+        Negotiation { tls, ..Negotiation::default() }
+    }
+
     /// Whether the client asked for block statuses of this export.
     pub fn has_statuses(&self, export: &Export, exports: &[Export]) -> bool {
         let of = self.contexts_of.as_ref().and_then(|name| exports::find(exports, name));
@@ -73,6 +93,9 @@ impl Negotiation {
         if self.options > OPTIONS_MAX {
             return Negotiated::Ends { taken_bytes };
         }
+        if self.tls == NbdTls::Needed {
+            return self.answer_before_tls(code, &kind, taken_bytes, out);
+        }
         // EXPORT_NAME has no error reply.
         if code == OPTION_EXPORT_NAME {
             let OptionKind::ExportName(name) = kind else { return Negotiated::Ends { taken_bytes } };
@@ -81,6 +104,39 @@ impl Negotiation {
             return Negotiated::Serves { taken_bytes, export: export.clone() };
         }
         self.answer(ClientOption { code, kind }, taken_bytes, exports, out)
+    }
+
+    fn answer_before_tls(
+        &mut self,
+        code: u32,
+        kind: &OptionKind<'_>,
+        taken_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Negotiated {
+        let mut say = |kind| handshake::push_reply(out, code, kind, &[]);
+        match kind {
+            OptionKind::StartTls => {
+                say(OptionReply::Ack);
+                // Anybody on the way may have sent what came before.
+                let Negotiation { flags, options, .. } = *self;
+                *self = Negotiation { tls: NbdTls::Begun, flags, options, ..Negotiation::default() };
+                Negotiated::StartsTls { taken_bytes }
+            }
+            OptionKind::Abort => {
+                say(OptionReply::Ack);
+                Negotiated::Ends { taken_bytes }
+            }
+            OptionKind::ExportName(_) => Negotiated::Ends { taken_bytes },
+            OptionKind::TooLong { skip_bytes: None } => {
+                say(OptionReply::TlsRequired);
+                Negotiated::Ends { taken_bytes }
+            }
+            kind => {
+                say(OptionReply::TlsRequired);
+                let skip_bytes = if let OptionKind::TooLong { skip_bytes: Some(bytes) } = kind { *bytes } else { 0 };
+                Negotiated::Goes { taken_bytes, skip_bytes }
+            }
+        }
     }
 
     fn answer(
@@ -125,7 +181,9 @@ impl Negotiation {
                     say(OptionReply::Ack, &[]);
                 }
             }
-            OptionKind::Unknown => say(OptionReply::Unsupported, &[]),
+            // It has begun already.
+            OptionKind::StartTls if self.tls == NbdTls::Begun => say(OptionReply::Invalid, &[]),
+            OptionKind::Unknown | OptionKind::StartTls => say(OptionReply::Unsupported, &[]),
             OptionKind::Malformed | OptionKind::ExportName(_) => say(OptionReply::Invalid, &[]),
             OptionKind::TooLong { skip_bytes: None } => {
                 say(OptionReply::TooBig, &[]);

@@ -19,6 +19,7 @@ const FLAG_NO_ZEROES: u32 = 2;
 pub const OPTION_EXPORT_NAME: u32 = 1;
 const OPTION_ABORT: u32 = 2;
 const OPTION_LIST: u32 = 3;
+const OPTION_START_TLS: u32 = 5;
 const OPTION_INFO: u32 = 6;
 const OPTION_GO: u32 = 7;
 const OPTION_STRUCTURED_REPLY: u32 = 8;
@@ -51,6 +52,7 @@ pub enum OptionReply {
     MetaContext = 4,
     Unsupported = 0x8000_0001,
     Invalid = 0x8000_0003,
+    TlsRequired = 0x8000_0005,
     Unknown = 0x8000_0006,
     TooBig = 0x8000_0009,
 }
@@ -84,6 +86,7 @@ pub enum OptionKind<'a> {
         wanted: &'a [u8],
         goes: bool,
     },
+    StartTls,
     StructuredReply,
     Contexts {
         name: &'a [u8],
@@ -131,6 +134,7 @@ fn kind_of(code: u32, data: &[u8]) -> OptionKind<'_> {
         OPTION_EXPORT_NAME if data.len() <= NAME_BYTES_MAX => Some(OptionKind::ExportName(data)),
         OPTION_ABORT => Some(OptionKind::Abort),
         OPTION_LIST => Some(bare(OptionKind::List)),
+        OPTION_START_TLS => Some(bare(OptionKind::StartTls)),
         OPTION_STRUCTURED_REPLY => Some(bare(OptionKind::StructuredReply)),
         OPTION_INFO | OPTION_GO => about(data, code == OPTION_GO),
         OPTION_LIST_META_CONTEXT | OPTION_SET_META_CONTEXT => contexts(data, code == OPTION_SET_META_CONTEXT),
@@ -239,7 +243,9 @@ mod tests {
         assert_eq!(parsed(OPTION_LIST, b"x"), OptionKind::Malformed);
         assert_eq!(parsed(OPTION_EXPORT_NAME, &[b'n'; 4097]), OptionKind::Malformed);
         assert_eq!(parsed(OPTION_EXPORT_NAME, &[b'n'; 257]), OptionKind::ExportName(&[b'n'; 257]));
-        assert_eq!(parsed(5, b""), OptionKind::Unknown, "STARTTLS");
+        assert_eq!(parsed(OPTION_START_TLS, b""), OptionKind::StartTls);
+        assert_eq!(parsed(OPTION_START_TLS, b"x"), OptionKind::Malformed);
+        assert_eq!(parsed(4, b""), OptionKind::Unknown);
     }
 
     #[test]

@@ -80,6 +80,10 @@ impl Transmission {
         self.export.keyspace = open.again(self.export.keyspace);
     }
 
+    pub fn export(&mut self) -> &mut Export {
+        &mut self.export
+    }
+
     pub fn load(&self) -> Load {
         Load { pending: self.pending, held_bytes: self.held_bytes }
     }
