@@ -250,14 +250,17 @@ impl Stream {
     /// Those of the socket; the next [`Stream::read`] comes to them again, or to the end.
     pub fn read_piece(&mut self, piece: &mut [u8], scratch: &mut [u8], plain: &mut Vec<u8>) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return os::read(&self.fd, piece) };
-        plain.clear();
+        assert!(plain.is_empty(), "nobody left anything in it");
         if let Err(error) = tls.receive(&self.fd, scratch, piece.len(), plain) {
             self.connection.client.gone |= error.kind() == io::ErrorKind::InvalidData;
+            plain.clear();
             return Err(error);
         }
         // What is sealed is longer than what it says.
-        piece[..plain.len()].copy_from_slice(plain);
-        Ok(plain.len())
+        let bytes = plain.len();
+        piece[..bytes].copy_from_slice(plain);
+        plain.clear();
+        Ok(bytes)
     }
 
     /// Takes a piece of [`crate::net::arrivals`]; more may follow. Returns whether the piece has a password in it.
@@ -332,6 +335,7 @@ impl Stream {
             }
             Some(mut tls) => {
                 let mut plain = std::mem::take(cx.plain);
+                assert!(plain.is_empty(), "nobody left anything in it");
                 let result = tls.receive(&self.fd, &mut scratch, usize::MAX, &mut plain);
                 self.read_closed |= tls.is_closed();
                 if let Some(certificate) = tls.take_certificate() {
