@@ -32,6 +32,8 @@ pub mod random;
 pub mod readiness;
 pub mod server;
 pub mod sockets;
+#[cfg(feature = "store")]
+pub mod tls_client;
 pub mod turn;
 pub mod udp_client;
 pub mod workload;

@@ -33,6 +33,7 @@ mod scan_rows;
 mod service;
 mod shape;
 mod snappy_table;
+mod tls;
 mod transfer;
 mod trees;
 mod two_applications;
@@ -54,7 +55,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 39] = [
+pub const ROWS: [Row; 40] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -66,6 +67,7 @@ pub const ROWS: [Row; 39] = [
     contest!(protocol::MISSES, "--items 2000 --rounds 1"),
     contest!(protocol::DRAM_GET, "--items 5000 --rounds 1"),
     contest!(protocol::IDLE_EXPORT, "--items 5000 --rounds 1"),
+    Row::new("tls", tls::run, "--items 200 --rounds 1"),
     Row::new("packets", packets::run, "--items 2000 --rounds 1 --tier 64MiB --write-buffer 1MiB"),
     Row::new("latency", latency::run, "--data 1MiB --rounds 1"),
     Row::new("extstore", extstore::run, "--items 5000 --value 200 --flash 256MiB --rounds 1"),
