@@ -27,6 +27,8 @@ mod power_cut;
 mod python;
 mod results;
 #[cfg(test)]
+mod roles;
+#[cfg(test)]
 mod rooms_tests;
 mod row;
 mod rows;

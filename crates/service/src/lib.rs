@@ -18,6 +18,7 @@ pub mod backups;
 pub mod caller;
 pub mod duration;
 pub mod escapes;
+pub mod examples;
 pub mod execute;
 pub mod failure;
 pub mod format_check;
