@@ -35,7 +35,7 @@ impl Password {
         match bytes.len() {
             0 => Err(PasswordError::Empty),
             1..=PASSWORD_BYTES_MAX => Ok(Password(Zeroizing::new(bytes.to_vec()))),
-            bytes => Err(PasswordError::TooLong { bytes }),
+            _ => Err(PasswordError::TooLong),
         }
     }
 
@@ -53,9 +53,7 @@ impl fmt::Debug for Password {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PasswordError {
     Empty,
-    TooLong {
-        bytes: usize,
-    },
+    TooLong,
     /// The text is no hash that this server takes.
     Hash(String),
     /// The system has no random bytes.
@@ -66,8 +64,8 @@ impl fmt::Display for PasswordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PasswordError::Empty => f.write_str("the password is empty: give one"),
-            PasswordError::TooLong { bytes } => {
-                write!(f, "the password has {bytes} bytes, and {PASSWORD_BYTES_MAX} are the most: give a shorter one")
+            PasswordError::TooLong => {
+                write!(f, "the password is longer than {PASSWORD_BYTES_MAX} bytes: give a shorter one")
             }
             PasswordError::Hash(why) => write!(f, "the password's hash is none of Argon2id's: {why}"),
             PasswordError::Random => f.write_str("the system has no random bytes now: try again"),
@@ -217,7 +215,7 @@ mod tests {
             assert!(matches!(text.parse::<Hash>(), Err(PasswordError::Hash(_))), "{text}");
         }
         assert_eq!(Password::new(b""), Err(PasswordError::Empty));
-        assert_eq!(Password::new(&[b'x'; 1 << 20]), Err(PasswordError::TooLong { bytes: 1 << 20 }));
+        assert_eq!(Password::new(&[b'x'; 1 << 20]), Err(PasswordError::TooLong));
         assert_eq!(format!("{:?}", password("x")), "Password");
     }
 }

@@ -60,6 +60,7 @@ impl Remembered {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // A time to count from.
 mod tests {
     use super::*;
 

@@ -85,6 +85,7 @@ impl Slowness {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // A time to count from.
 mod tests {
     use super::*;
 

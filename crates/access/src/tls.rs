@@ -149,11 +149,8 @@ impl Configs {
             VersionMin::Tls13 => &[&rustls::version::TLS13],
         };
         let (chain, key) = (certificates(&files.chain)?, private_key(&files.key)?);
-        if is_expired(&chain, &provider) {
-            return Err(TlsError::new(
-                &files.chain,
-                "the certificate has expired, or is not valid yet: give a new one",
-            ));
+        if let Some(why) = why_untimely(&chain, &provider) {
+            return Err(TlsError::new(&files.chain, why));
         }
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions);
         let builder = builder.map_err(|error| TlsError::new(&files.chain, error))?;
@@ -197,7 +194,7 @@ fn verifier(files: &TlsFiles, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn 
 
 /// The certificates of a file in PEM.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let file = File::open(path).map_err(|error| TlsError::new(path, error))?;
+    let file = File::open(path).map_err(|error| unread(path, &error))?;
     let read: Result<Vec<_>, pem::Error> = CertificateDer::pem_reader_iter(io::BufReader::new(file)).collect();
     match read {
         Ok(certificates) if certificates.is_empty() => Err(TlsError::new(
@@ -205,12 +202,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
             "there is no certificate in it: give one in PEM, which begins with -----BEGIN CERTIFICATE-----",
         )),
         Ok(certificates) => Ok(certificates),
-        Err(error) => Err(TlsError::new(path, format!("it is cut or broken ({error:?}): give a whole one in PEM"))),
+        Err(error) => Err(broken(path, &error)),
     }
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let text = secret_file::read(path).map_err(|error| TlsError::new(path, error))?;
+    let text = secret_file::read(path).map_err(|error| unread(path, &error))?;
     let is_locked = |words: &[u8]| text.windows(words.len()).any(|window| window == words);
     if is_locked(b"ENCRYPTED") {
         return Err(TlsError::new(
@@ -222,28 +219,49 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
         pem::Error::NoItemsFound => {
             TlsError::new(path, "there is no key in it: give one in PEM, which begins with -----BEGIN PRIVATE KEY-----")
         }
-        error => TlsError::new(path, format!("it is cut or broken ({error:?}): give a whole one in PEM")),
+        error => broken(path, &error),
     })
 }
 
-/// Whether clients will say that the time of the certificate is over, or has not begun.
-fn is_expired(chain: &[CertificateDer<'static>], provider: &Arc<CryptoProvider>) -> bool {
-    let Some((end, between)) = chain.split_first() else { return false };
+fn unread(path: &Path, error: &io::Error) -> TlsError {
+    match error.raw_os_error() {
+        // A file of secrets that others may read: the error says what to do.
+        None => TlsError::new(path, error),
+        Some(_) if error.kind() == io::ErrorKind::NotFound => {
+            TlsError::new(path, "there is no such file: give the path of one that is there")
+        }
+        Some(_) => TlsError::new(path, format!("it cannot be read ({error}): give a file that this user may read")),
+    }
+}
+
+fn broken(path: &Path, error: &pem::Error) -> TlsError {
+    match error {
+        pem::Error::Io(error) => unread(path, error),
+        pem::Error::MissingSectionEnd { .. } => {
+            TlsError::new(path, "it is cut, or its -----END line is damaged: give a whole one in PEM")
+        }
+        error => TlsError::new(path, format!("it is damaged ({error}): give a whole one in PEM")),
+    }
+}
+
+/// Why clients would say that the time of the certificate is over, or has not begun.
+fn why_untimely(chain: &[CertificateDer<'static>], provider: &Arc<CryptoProvider>) -> Option<&'static str> {
+    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
+    let (end, between) = chain.split_first()?;
     let mut roots = RootCertStore::empty();
     // Clients look at its time before they look for its authority, which nobody knows here.
-    if roots.add(end.clone()).is_err() {
-        return false;
+    roots.add(end.clone()).ok()?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build().ok()?;
+    let name = ServerName::try_from("localhost").ok()?;
+    match verifier.verify_server_cert(end, between, &name, &[], UnixTime::now()) {
+        Err(rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. })) => {
+            Some("the certificate has expired: give a new one, or set this machine's clock if it is wrong")
+        }
+        Err(rustls::Error::InvalidCertificate(NotValidYet | NotValidYetContext { .. })) => {
+            Some("the certificate is not valid yet: give another one, or set this machine's clock if it is wrong")
+        }
+        _ => None,
     }
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).build();
-    let (Ok(verifier), Ok(name)) = (verifier, ServerName::try_from("localhost")) else { return false };
-    let verified = verifier.verify_server_cert(end, between, &name, &[], UnixTime::now());
-    use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
-    matches!(
-        verified,
-        Err(rustls::Error::InvalidCertificate(
-            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. }
-        ))
-    )
 }
 
 /// The user whom a verified certificate names: the first DNS name among its alternative ones.
