@@ -236,7 +236,7 @@ impl Server {
         }
         let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);
-            MetricsServer::start(metrics, Box::new(move || shared.figures.page(unix_seconds())))
+            MetricsServer::start(metrics, access.clone(), Box::new(move || shared.figures.page(unix_seconds())))
         });
         let metrics = metrics.transpose()?;
         let memory = Arc::new(memory_shares(front_bytes, &shared));
@@ -322,7 +322,7 @@ fn figures(
     budget: &Arc<Budget>,
     options: Options,
 ) -> Figures {
-    let budget = Arc::clone(budget);
+    let (budget, gate) = (Arc::clone(budget), options.access.gate.clone());
     let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot, devices_slot] =
         std::array::from_fn(|_| Arc::clone(slot));
     let devices = move || {
@@ -354,6 +354,7 @@ fn figures(
         stages: Box::new(move || stages_slot.stages()),
         applications: Box::new(move || applications_slot.applications()),
         requests_held_bytes: Box::new(move || budget.used_bytes()),
+        logins: Box::new(move || gate.as_ref().map(|gate| gate.figures()).unwrap_or_default()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tapetum::{Keyspace, KeyspaceId, KeyspaceWrites, SlabClass, Stats, StoreFigure};
+use tapetum_access::gate::LoginFigures;
 use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
 use crate::logging::LogLosses;
@@ -132,9 +133,7 @@ pub fn store_figures(store: &Stats) -> Vec<Figure> {
 }
 
 /// Figures of memcached that are always zero here. Clients and dashboards expect them.
-const NEVER: [(&str, &str); 7] = [
-    ("auth_cmds", "Commands that asked to be let in: nobody need ask"),
-    ("auth_errors", "Of these, those that were refused"),
+const NEVER: [(&str, &str); 5] = [
     ("lru_crawler_running", "Whether such a crawler runs"),
     ("moves_to_cold", "Items that moved into a cold queue: there is none"),
     ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
@@ -157,6 +156,15 @@ fn memcached_figures(store: &Stats) -> [Figure; 10] {
         Figure::new("extstore_objects_read", Counter, "As get_from_flash", store.get_from_flash),
         Figure::new("extstore_objects_evicted", Counter, "As evictions", store.evictions),
         Figure::new("extstore_page_evictions", Counter, "As segments_evicted", store.segments_evicted),
+    ]
+}
+
+/// memcached's figures of logins, at every door; 0 without users.
+fn login_figures(LoginFigures { logins, failures }: LoginFigures) -> [Figure; 2] {
+    use FigureKind::Counter;
+    [
+        Figure::new("auth_cmds", Counter, "Logins that were tried, whether right or wrong", logins + failures),
+        Figure::new("auth_errors", Counter, "Of these, those that were wrong", failures),
     ]
 }
 
@@ -212,6 +220,7 @@ pub struct Figures {
     pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
     pub applications: Box<dyn Fn() -> Vec<ApplicationSnapshot> + Send + Sync>,
     pub requests_held_bytes: Box<dyn Fn() -> usize + Send + Sync>,
+    pub logins: Box<dyn Fn() -> LoginFigures + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     pub log: LogLosses,
 }
@@ -239,6 +248,7 @@ impl Default for Figures {
             stages: Box::new(Vec::new),
             applications: Box::new(Vec::new),
             requests_held_bytes: Box::new(|| 0),
+            logins: Box::new(LoginFigures::default),
             udp_dropped_unseen: Box::new(|| Some(0)),
             log: LogLosses::default(),
         }
@@ -329,6 +339,7 @@ impl Figures {
             ),
             Figure::new("accepting_conns", Gauge, "Whether connections are accepted, 1 or 0", u8::from(accepting)),
         ];
+        figures.extend(login_figures((self.logins)()));
         figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
         figures.extend(Counters::sums(self.counters.iter()));
         let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";
@@ -437,6 +448,18 @@ mod tests {
         assert_eq!(value("cmd_get"), "5");
         all.iter().for_each(Counters::reset);
         assert_eq!(value("cmd_get"), "0");
+    }
+
+    #[test]
+    fn logins_are_all_that_were_tried_and_errors_the_wrong_ones() {
+        let logins = Box::new(|| LoginFigures { logins: 5, failures: 2 });
+        let figures = Figures { logins, ..Figures::default() };
+        let value = |figures: &Figures, name| {
+            figures.general(0).into_iter().find(|figure| figure.name == name).map(|figure| figure.value)
+        };
+        assert_eq!(value(&figures, "auth_cmds").as_deref(), Some("7"));
+        assert_eq!(value(&figures, "auth_errors").as_deref(), Some("2"));
+        assert_eq!(value(&Figures::default(), "auth_cmds").as_deref(), Some("0"), "there are no users");
     }
 
     /// A new figure of the store must also be shown.
