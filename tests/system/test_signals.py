@@ -30,6 +30,13 @@ class Signals(HostTest):
         self.assertNotIn("stopping", server.log)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_service_manager_that_reloads_a_server_does_not_stop_it(self):
+        server = self.serve(prefix=("env", f"NOTIFY_SOCKET={self.folder}/none"))
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("there are no users and no certificate to read again")
+        self.assertTrue(server.ask("version\r\n").startswith("VERSION"))
+        self.assertEqual(server.stop(), 0)
+
     def test_signals_that_mean_nothing_here_do_nothing(self):
         server = self.serve()
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGXFSZ):

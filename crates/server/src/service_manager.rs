@@ -7,6 +7,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Whether there is one: SIGHUP is then its order to reload, and no terminal that closes.
+pub fn is_there() -> bool {
+    std::env::var_os(SOCKET).is_some()
+}
+
 /// Clients can connect; `status` says what is served, in a line.
 pub fn tell_ready(status: &str) {
     tell(&format!("READY=1\nSTATUS={status}"));
@@ -17,7 +24,7 @@ pub fn tell_stopping() {
 }
 
 fn tell(state: &str) {
-    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let Some(socket) = std::env::var_os(SOCKET) else { return };
     if let Err(error) = send(&socket, state) {
         tracing::warn!("the service manager was not told {state:?} at {}: {error}", socket.display());
     }

@@ -59,8 +59,7 @@ const STANDBY_LOOK: Duration = Duration::from_millis(200);
 /// Serves until a signal comes. A log that nobody reads does not block the server.
 pub fn run(arguments: &ServeArguments, level: tracing::Level) -> ExitCode {
     // In this order, because the log's thread must not take the signals.
-    let started =
-        os::server_signals(arguments.access.has_files()).and_then(|signals| Ok((signals, Log::of_server(level)?)));
+    let started = os::server_signals(rereads(arguments)).and_then(|signals| Ok((signals, Log::of_server(level)?)));
     let (signals, mut log) = match started {
         Ok(started) => started,
         Err(error) => {
@@ -154,10 +153,9 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     say_durability(arguments);
     warn_of_memory(arguments.memory());
     warn_of_strangers(&server, &access);
-    if let Ok(store) = slot.store() {
-        access.warn_of_unknown_keyspaces(&store.keyspaces());
-    }
+    warn_of_unknown_keyspaces(&access, &slot);
     say_addresses(&server, memcached_count, &place, service.as_ref());
+    say_metrics(&server, access.tls.is_some());
     #[cfg(feature = "flight")]
     flight
         .addresses()
@@ -165,7 +163,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, care.pause())? {
-            Some(libc::SIGHUP) if arguments.access.has_files() => access.reload(),
+            Some(libc::SIGHUP) if rereads(arguments) => reload(&access, &slot),
             Some(signal) => break os::signal_name(signal),
             None => care = care.look(|| steward(&slot))?,
         }
@@ -181,6 +179,23 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     care.end(&slot)?;
     tracing::info!("closed");
     Ok(stopped?)
+}
+
+/// Whether SIGHUP has files read again, rather than the server stop.
+fn rereads(arguments: &ServeArguments) -> bool {
+    arguments.access.has_files() || service_manager::is_there()
+}
+
+/// Reads users and certificates again.
+fn reload(access: &Access, slot: &StoreSlot) {
+    access.reload();
+    warn_of_unknown_keyspaces(access, slot);
+}
+
+fn warn_of_unknown_keyspaces(access: &Access, slot: &StoreSlot) {
+    if let Ok(store) = slot.store() {
+        access.warn_of_unknown_keyspaces(&store.keyspaces());
+    }
 }
 
 /// Whoever looks after the served store does it by one of these.
@@ -539,8 +554,17 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
     for address in server.udp_addresses() {
         tracing::info!("and over UDP at {address}");
     }
+}
+
+/// As a browser takes the addresses of Prometheus' figures.
+fn say_metrics(server: &Server, has_tls: bool) {
     for address in server.metrics_addresses() {
-        tracing::info!("figures for Prometheus at http://{address}/metrics");
+        match address {
+            Address::Tcp(at) if has_tls => tracing::info!("figures for Prometheus at https://{at}/metrics"),
+            Address::Tcp(at) | Address::Plain(at) => tracing::info!("figures for Prometheus at http://{at}/metrics"),
+            // The door does not bind one.
+            Address::Unix(_) => {}
+        }
     }
 }
 

@@ -51,8 +51,12 @@ pub struct Access {
 impl Access {
     /// Reads users and certificates again. What cannot be used is told, and stays as it was.
     pub fn reload(&self) {
+        if self.gate.is_none() && self.tls.is_none() {
+            tracing::info!("there are no users and no certificate to read again");
+        }
         if let Some(gate) = &self.gate {
             match gate.reload() {
+                Ok(1) => tracing::info!("read {} again: 1 user", gate.path().display()),
                 Ok(count) => tracing::info!("read {} again: {count} users", gate.path().display()),
                 Err(error) => tracing::error!("the users stay as they were: {error}"),
             }
@@ -73,7 +77,7 @@ impl Access {
         let named = users.iter().flat_map(|user| user.rights.iter().filter_map(|(_, keyspace)| keyspace));
         let unknown: BTreeSet<&str> = named.filter(is_unknown).collect();
         if let Some(first) = unknown.first() {
-            let more = if unknown.len() > 1 { format!(", nor {} others", unknown.len() - 1) } else { String::new() };
+            let more = if unknown.len() > 1 { format!(", and over {} more", unknown.len() - 1) } else { String::new() };
             tracing::warn!(
                 "{} has rights over the keyspace {first:?}, which is not there{more}: they hold once it is made",
                 gate.path().display()
