@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-BINARY = pathlib.Path(os.environ["TAPETUM_SERVER"])
+BINARY = pathlib.Path(os.environ["TAPETUM_SERVER"]).resolve()
 SCRATCH = pathlib.Path(os.environ.get("TAPETUM_SCRATCH", tempfile.gettempdir()))
 SMALL = ("--capacity", "64MiB", "--memory", "64MiB")
 

@@ -241,6 +241,21 @@ pub fn wait_for_signal_until(signals: BorrowedFd<'_>, timeout: Duration) -> io::
     }
 }
 
+/// Waits until there is something to read, or one of the signals comes; says which signal.
+pub fn wait_for_input_or_signal(input: BorrowedFd<'_>, signals: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    let mut polled = [PollFd::new(&input, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+    loop {
+        match rustix::event::poll(&mut polled, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            waited => {
+                waited?;
+                let is_signal = !polled[1].revents().is_empty();
+                return if is_signal { wait_for_signal(signals).map(Some) } else { Ok(None) };
+            }
+        }
+    }
+}
+
 pub fn wait_for_signal(signals: BorrowedFd<'_>) -> io::Result<i32> {
     let mut record = [0u8; size_of::<libc::signalfd_siginfo>()];
     loop {

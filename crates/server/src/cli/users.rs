@@ -3,11 +3,13 @@
 use std::error::Error;
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
+use tapetum_access::gate::GateError;
 use tapetum_access::password::{Hash, PASSWORD_BYTES_MAX, Password};
 use tapetum_access::rights::Rights;
 use tapetum_access::secret_file;
@@ -18,8 +20,8 @@ use zeroize::Zeroizing;
 use super::access_arguments::{UserCommand, UsersFileArguments};
 use super::commands::{Outcome, tell};
 use super::table::table;
-use crate::output;
 use crate::store::unfinished;
+use crate::{os, output};
 
 /// Stands for every keyspace and the store itself.
 const ALL: &str = "*";
@@ -75,32 +77,49 @@ fn edit(path: &Path, makes: bool, change: impl FnOnce(&str) -> Result<String, Bo
     let _lock = unfinished::lock_folder_of(path)?;
     let text = match secret_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && makes => HEAD.as_bytes().to_vec().into(),
-        read => read.map_err(|error| format!("{}: {error}", path.display()))?,
+        read => read.map_err(|error| GateError::Read { path: path.into(), error })?,
     };
-    // Nobody edits what a server would refuse.
-    Users::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    // A file that a server would refuse is not edited.
+    Users::parse(&text).map_err(|error| GateError::Users { path: path.into(), error })?;
     let changed = change(str::from_utf8(&text)?)?;
     let new = unfinished::path_of(path);
-    let written = write(&new, changed.as_bytes()).and_then(|()| unfinished::finish(path));
+    let written = owner(path).and_then(|owner| write(&new, changed.as_bytes(), owner));
+    let written = written.and_then(|()| unfinished::finish(path));
     written.map_err(|error| format!("{}: {error}", path.display()))?;
     tell("a running server reads the users again on SIGHUP (`systemctl reload tapetum`, or `kill -HUP PID`)");
     Ok(())
 }
 
-fn write(path: &Path, text: &[u8]) -> io::Result<()> {
+/// The user and group to give the file to, if root edits it: those who have it, or its folder. A server that is another user's could not read
+/// it otherwise.
+fn owner(path: &Path) -> io::Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let found = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::metadata(unfinished::folder_of(path))?,
+        found => found?,
+    };
+    Ok(Some((found.uid(), found.gid())))
+}
+
+fn write(path: &Path, text: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
     // Of a command that was stopped: nobody else writes, since the folder is locked.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    if let Some((user, group)) = owner {
+        fchown(&file, Some(user), Some(group))?;
+    }
     file.write_all(text)?;
     file.sync_all()
 }
 
 fn list(UsersFileArguments { users_file }: &UsersFileArguments, as_json: bool) -> Outcome {
-    let text = secret_file::read(users_file).map_err(|error| format!("{}: {error}", users_file.display()))?;
-    let users = Users::parse(&text).map_err(|error| format!("{}: {error}", users_file.display()))?;
+    let text = secret_file::read(users_file).map_err(|error| GateError::Read { path: users_file.clone(), error })?;
+    let users = Users::parse(&text).map_err(|error| GateError::Users { path: users_file.clone(), error })?;
     let mut users: Vec<_> = users.iter().cloned().collect();
     users.sort_by(|one, other| one.name.cmp(&other.name));
     let known_by = |user: &User| if user.hash.is_some() { "password" } else { "certificate" };
@@ -141,16 +160,21 @@ fn password(file: Option<&Path>) -> Result<Password, Box<dyn Error>> {
     Ok(Password::new(&bytes)?)
 }
 
-/// What is typed, which the terminal does not show.
+/// What is typed, which the terminal does not show. A signal that stops the command leaves the terminal as it was.
 fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
-    let (terminal, mut shown) = (io::stdin(), io::stderr());
+    let (terminal, mut shown, signals) = (io::stdin(), io::stderr(), os::termination_signals()?);
     let before = tcgetattr(&terminal)?;
     let mut silent = before.clone();
     silent.local_modes.remove(LocalModes::ECHO);
     write!(shown, "{prompt}")?;
     tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
-    let typed = read_line(terminal.lock());
-    tcsetattr(&terminal, OptionalActions::Now, &before)?;
+    let typed = match os::wait_for_input_or_signal(terminal.as_fd(), signals.as_fd()) {
+        Ok(None) => read_line(terminal.lock()),
+        Ok(Some(signal)) => Err(format!("stopped by {}: nothing was changed", os::signal_name(signal)).into()),
+        Err(error) => Err(error.into()),
+    };
+    // The rest of a line that is too long is nothing for the shell.
+    tcsetattr(&terminal, OptionalActions::Flush, &before)?;
     writeln!(shown)?;
     typed
 }
