@@ -108,8 +108,11 @@ impl DataFile {
         self.ring_refused.call_once(|| {
             let advice = match error.raw_os_error() {
                 Some(libc::ENOMEM) => memlock_advice(),
-                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
-                    "allow it (Linux 5.11 or later, seccomp, kernel.io_uring_disabled)".into()
+                Some(libc::EPERM | libc::EACCES) => {
+                    "allow it in the container (Docker's seccomp profile refuses it), and by kernel.io_uring_disabled=0".into()
+                }
+                Some(libc::ENOSYS) => {
+                    "allow it in the container's seccomp profile; Linux before 5.11 does not have all of it".into()
                 }
                 _ => "see what the kernel's log says".into(),
             };
