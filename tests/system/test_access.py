@@ -160,7 +160,7 @@ class Reload(AccessTest):
             time.sleep(0.02)
 
     def serial(self, port, authority):
-        """Of the certificate that a client is shown."""
+        """The serial number of the certificate that a client is shown."""
         words = ("s_client", "-connect", f"127.0.0.1:{port}", "-CAfile", authority.certificate, "-verify_return_error")
         return openssl("x509", "-noout", "-serial", input=openssl(*words, stdin=subprocess.DEVNULL)).strip()
 

@@ -56,7 +56,7 @@ class Unit(HostTest):
             done = self.tapetum(command, *data)
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(server.stop(), 0, server.log)
-        # What it has stored is recovered under the same filter.
+        # The store is recovered under the same filter.
         again = self.serve(*options, prefix=confined)
         self.assertEqual(again.ask("get a\r\n"), "VALUE a 0 1\r\nx\r\nEND\r\n")
         self.assertEqual(again.stop(), 0, again.log)

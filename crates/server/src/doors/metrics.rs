@@ -207,9 +207,15 @@ impl Reception {
         patience: &Cell<Patience>,
     ) {
         let service = service_fn(move |request: Request<Incoming>| async move {
-            let login = if self.access.gate.is_some() { LOGIN_PATIENCE } else { Duration::ZERO };
-            patience.set(Patience::from_now(true, PATIENCE + login));
-            let admitted = self.admit(&request, address).await;
+            let (gate, mut lasts) = (self.access.gate.as_ref(), PATIENCE);
+            if gate.is_some() {
+                lasts += LOGIN_PATIENCE;
+            }
+            patience.set(Patience::from_now(true, lasts));
+            let admitted = match gate {
+                Some(gate) => admit(gate, request.headers().get(AUTHORIZATION), address).await,
+                None => Ok(()),
+            };
             let answered = admitted.map(|()| answer(request.method(), request.uri().path(), &self.source));
             Ok::<_, Infallible>(answered.unwrap_or_else(Refusal::response))
         });
@@ -223,19 +229,17 @@ impl Reception {
             deadline = patience.get().deadline;
         }
     }
+}
 
-    /// Lets a request in whose user may read the whole store.
-    async fn admit(&self, request: &Request<Incoming>, address: IpAddr) -> Result<(), Refusal> {
-        let Some(gate) = &self.access.gate else { return Ok(()) };
-        // A client may send its password only once it was asked for: that is no failure.
-        let authorization = request.headers().get(AUTHORIZATION).ok_or(Refusal::Unknown)?;
-        let verdict = log_in(gate, authorization, address).await;
-        let mut identity = verdict.map_err(|error| match error {
-            LoginError::Wrong => Refusal::Unknown,
-            LoginError::Busy => Refusal::Busy,
-        })?;
-        if identity.may(Role::Read, Scope::Store) { Ok(()) } else { Err(Refusal::NoRight) }
-    }
+/// Lets a request in whose user may read the whole store.
+async fn admit(gate: &Arc<Gate>, authorization: Option<&HeaderValue>, address: IpAddr) -> Result<(), Refusal> {
+    // A client may send its password only once it was asked for: that is no failure.
+    let verdict = log_in(gate, authorization.ok_or(Refusal::Unknown)?, address).await;
+    let mut identity = verdict.map_err(|error| match error {
+        LoginError::Wrong => Refusal::Unknown,
+        LoginError::Busy => Refusal::Busy,
+    })?;
+    if identity.may(Role::Read, Scope::Store) { Ok(()) } else { Err(Refusal::NoRight) }
 }
 
 /// Waits for the verdict about an `authorization`, for a bounded time.
@@ -256,7 +260,7 @@ async fn log_in(gate: &Arc<Gate>, authorization: &HeaderValue, address: IpAddr) 
 }
 
 /// Why a request is not answered with the page.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     /// Nobody logged in, or not rightly.
     Unknown,
@@ -309,6 +313,85 @@ fn response(status: StatusCode, content_type: &'static str, body: String) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use std::fs;
+    use std::net::Ipv4Addr;
+    use std::os::unix::fs::OpenOptionsExt;
+    use tapetum_access::gate::LoginMemory;
+    use tapetum_access::password::{Hash, Password};
+
+    struct Enough;
+
+    impl LoginMemory for Enough {
+        fn take(&self, _: usize, _: usize) -> bool {
+            true
+        }
+        fn give(&self, _: usize, _: usize) {}
+        fn wait(&self, _: bool) {}
+    }
+
+    /// A gate whose users have the password "x", and whose desk is closed yet.
+    fn gate(name: &str, users: &[&str]) -> Arc<Gate> {
+        let path = std::env::temp_dir().join(format!("tapetum-metrics-{name}-{}", std::process::id()));
+        let hash = Hash::of(&Password::new(b"x").unwrap()).unwrap();
+        let text: String = users.iter().map(|user| format!("{user} {}\n", hash.text())).collect();
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).unwrap();
+        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let gate = Arc::new(Gate::open(&path).unwrap());
+        fs::remove_file(path).unwrap();
+        gate
+    }
+
+    fn basic(user: &str) -> HeaderValue {
+        HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).unwrap()
+    }
+
+    fn runtime() -> runtime::Runtime {
+        runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    #[test]
+    fn a_request_is_let_in_by_the_right_to_read_the_store() {
+        let gate = gate("table", &["reader read:*", "root admin:*", "other write:default,read:more"]);
+        gate.start(Arc::new(Enough)).unwrap();
+        let (wrong, none) = (Err(Refusal::Unknown), HeaderValue::from_static("Bearer x"));
+        for (authorization, admitted) in [
+            (None, wrong),
+            (Some(none), wrong),
+            (Some(basic("reader")), wrong),
+            (Some(basic("reader:y")), wrong),
+            (Some(basic("nobody:x")), wrong),
+            (Some(basic("reader:x")), Ok(())),
+            (Some(basic("reader:x")), Ok(())),
+            (Some(basic("root:x")), Ok(())),
+            (Some(basic("other:x")), Err(Refusal::NoRight)),
+            (Some(basic("other:y")), wrong),
+        ] {
+            let asked = admit(&gate, authorization.as_ref(), Ipv4Addr::LOCALHOST.into());
+            assert_eq!(runtime().block_on(asked), admitted, "{authorization:?}");
+        }
+        gate.stop();
+    }
+
+    #[test]
+    fn a_request_whose_password_is_not_looked_at_is_told_so() {
+        let gate = gate("busy", &["reader read:*"]);
+        let tasks = LocalSet::new();
+        tasks.block_on(&runtime(), async {
+            // The desk has no threads, so that all wait.
+            for _ in 0..40 {
+                let gate = Arc::clone(&gate);
+                task::spawn_local(async move {
+                    let _ = admit(&gate, Some(&basic("reader:x")), Ipv4Addr::LOCALHOST.into()).await;
+                });
+            }
+            task::yield_now().await;
+            let authorization = basic("reader:x");
+            let asked = admit(&gate, Some(&authorization), Ipv4Addr::LOCALHOST.into());
+            assert_eq!(asked.await, Err(Refusal::Busy));
+        });
+    }
 
     #[test]
     fn requests_are_told_apart() {
