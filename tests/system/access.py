@@ -51,7 +51,7 @@ class AccessTest(HostTest):
         return ("--ssl-chain-cert", self.chain, "--ssl-key", self.key)
 
     def refused(self, *options, data="data"):
-        """What a server says that does not start."""
+        """The error of a server that does not start."""
         done = self.tapetum("serve", "--data", self.folder / data, *SMALL, *options)
         self.assertEqual(done.returncode, 1, done.stderr)
         return done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Where secrets must not be seen: the command line, the log, figures, other processes, core dumps."""
+"""Places where no secret may be seen: the command line, the log, figures, other processes, core dumps."""
 
 import os
 import pathlib

@@ -124,7 +124,8 @@ class Users(HostTest):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_passwords_that_are_none_are_refused(self):
-        for typed, told in [(b"", "the password is empty"), (b"\n", "is empty"), (b"x" * (1 << 20), "longer than 512 bytes"), (b"x" * 513 + b"\n", "longer than 512 bytes")]:
+        too_long = "longer than 512 bytes"
+        for typed, told in [(b"", "the password is empty"), (b"\n", "is empty"), (b"x" * (1 << 20), too_long), (b"x" * 513 + b"\n", too_long)]:
             self.refused(self.add("alice", "--read", "*", typed=typed), told)
             self.assertFalse(self.users.exists())
         self.assertEqual(self.add("alice", "--read", "*", typed=b"x" * 512).returncode, 0)
@@ -216,7 +217,11 @@ class AtATerminal(HostTest):
         self.assertTrue(self.users.exists())
 
     def test_two_different_passwords_and_an_empty_one_are_refused(self):
-        for typed, told in [((PASSWORD + "\n", "open\n"), "two different passwords"), (("\n", "\n"), "is empty"), (("x" * 3000 + "\n",) * 2, "longer than 512")]:
+        for typed, told in [
+            ((PASSWORD + "\n", "open\n"), "two different passwords"),
+            (("\n", "\n"), "is empty"),
+            (("x" * 3000 + "\n",) * 2, "longer than 512"),
+        ]:
             terminal = self.ask(*typed)
             self.assertEqual(terminal.end(), 1, terminal.shown)
             self.assertIn(told, terminal.shown)

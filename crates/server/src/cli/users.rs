@@ -160,7 +160,7 @@ fn password(file: Option<&Path>) -> Result<Password, Box<dyn Error>> {
     Ok(Password::new(&bytes)?)
 }
 
-/// What is typed, which the terminal does not show. A signal that stops the command leaves the terminal as it was.
+/// The line that is typed, which the terminal does not show. A signal that stops the command leaves the terminal as it was.
 fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
     let (terminal, mut shown, signals) = (io::stdin(), io::stderr(), os::termination_signals()?);
     let before = tcgetattr(&terminal)?;
