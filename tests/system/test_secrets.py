@@ -37,7 +37,8 @@ class Secrets(AccessTest):
         ]
         hashed = self.users.read_text().split()[-1]
         self.assertTrue(all(len(text) > 100 for text in told))
-        for text in (*told, server.ask("stats settings\r\n")):
+        login = f"alice {PASSWORD}"
+        for text in (*told, server.ask(f"set auth 0 0 {len(login)}\r\n{login}\r\nstats settings\r\n")):
             for secret in (PASSWORD, wrong, hashed, hashed.split("$")[-1]):
                 self.assertNotIn(secret, text)
         self.assertEqual(server.stop(), 0)

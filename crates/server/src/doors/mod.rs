@@ -90,7 +90,7 @@ impl fmt::Display for DoorError {
             Why::OpenToOthers(give) => {
                 return write!(
                     f,
-                    "other machines reach {option} {address}, and whoever connects could read and change what is stored: {give}"
+                    "other machines reach {option} {address}, where anybody would be let in, or could read along: {give}"
                 );
             }
             Why::NoLogin(give) => return write!(f, "nobody could log in at {option} {address}: {give}"),
