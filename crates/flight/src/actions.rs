@@ -20,6 +20,7 @@ use tapetum_service::socket::framing::{FrameCaller, FrameOut};
 use tonic::Status;
 
 use crate::answering::{Charge, DoorShared};
+use crate::call::Call;
 use crate::command::Bytes;
 use crate::outlet::{self, Outlet};
 use crate::status::status_of;
@@ -91,24 +92,24 @@ struct IdBody {
 ///
 /// # Errors
 /// Says what is wrong with it.
-pub async fn answer(shared: &Arc<DoorShared>, action: Action) -> Result<ResultStream, Status> {
+pub async fn answer(call: &Call, action: Action) -> Result<ResultStream, Status> {
     match &*action.r#type {
-        REQUEST => return Ok(frames(shared, action.body.to_vec())),
-        GET => return Ok(values(shared, action.body.to_vec())),
+        REQUEST => return Ok(frames(call, action.body.to_vec())),
+        GET => return Ok(values(call, action.body.to_vec())),
         _ => {}
     }
-    let bodies = shared.on_thread(move |shared| answered(shared, &action)).await?;
+    let bodies = call.on_thread(move |call| answered(call, &action)).await?;
     let results = bodies.into_iter().map(|body| Ok(arrow_flight::Result { body: body.into() }));
     Ok(stream::iter(results.collect::<Vec<_>>()).boxed())
 }
 
-fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failure> {
+fn answered(call: &Call, action: &Action) -> Result<Vec<Vec<u8>>, Failure> {
     let body = &action.body[..];
     let one = |value: Value| Ok(vec![value.to_string().into_bytes()]);
     match &*action.r#type {
         "tapetum.keyspaces" => {
             let KeyspacesBody { name, freeze } = parsed(body)?;
-            let told = shared.gather(Request::Keyspaces { name, freeze })?;
+            let told = call.gather(Request::Keyspaces { name, freeze })?;
             let rows =
                 told.iter().filter_map(|reply| if let Reply::Keyspaces(rows) = reply { Some(rows) } else { None });
             one(rows.flatten().map(keyspace).collect())
@@ -116,27 +117,27 @@ fn answered(shared: &DoorShared, action: &Action) -> Result<Vec<Vec<u8>>, Failur
         "tapetum.delete" => {
             let KeysBody { keyspace, keys } = of_few_keys(parsed(body)?)?;
             let keys = keys.into_iter().map(|Bytes(key)| key.into()).collect();
-            let told = shared.gather(Request::DeleteMany { keyspace, keys })?;
+            let told = call.gather(Request::DeleteMany { keyspace, keys })?;
             let count = told.iter().find_map(|reply| if let Reply::Count(count) = reply { Some(*count) } else { None });
             one(json!({ "deleted": count.unwrap_or_default() }))
         }
         "tapetum.freeze" => {
             let FreezeBody { owner, seconds, flash_bytes } = parsed(body)?;
             let asked = Freeze { owner, lasts_ms: millis(seconds)?, flash_bytes_max: flash_bytes };
-            one(first_freeze(shared.gather(Request::Freeze(asked))?))
+            one(first_freeze(call.gather(Request::Freeze(asked))?))
         }
-        "tapetum.freezes" => one(freezes(&shared.gather(Request::Freezes)?)),
+        "tapetum.freezes" => one(freezes(&call.gather(Request::Freezes)?)),
         "tapetum.renew_freeze" => {
             let RenewBody { id, seconds } = parsed(body)?;
-            one(first_freeze(shared.gather(Request::RenewFreeze { id, lasts_ms: millis(seconds)? })?))
+            one(first_freeze(call.gather(Request::RenewFreeze { id, lasts_ms: millis(seconds)? })?))
         }
         "tapetum.release_freeze" => {
             let IdBody { id } = parsed(body)?;
-            shared.gather(Request::ReleaseFreeze { id })?;
+            call.gather(Request::ReleaseFreeze { id })?;
             one(json!({}))
         }
         "tapetum.stats" => {
-            let figures = shared.gather(Request::Figures)?.into_iter().filter_map(Reply::into_figures).flatten();
+            let figures = call.gather(Request::Figures)?.into_iter().filter_map(Reply::into_figures).flatten();
             one(Value::Object(figures.map(|(name, text)| (name, text.into())).collect()))
         }
         other => {
@@ -174,8 +175,8 @@ fn millis(seconds: f64) -> Result<u64, Failure> {
     if is_time { Ok((seconds * 1000.0) as u64) } else { Err(Failure::bad("seconds are 0 or more")) }
 }
 
-fn get(shared: &DoorShared, keyspace: &str, key: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    let told = shared.gather(Request::Get { keyspace: keyspace.into(), key })?;
+fn get(call: &Call, keyspace: &str, key: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let told = call.gather(Request::Get { keyspace: keyspace.into(), key })?;
     let item = told.into_iter().find_map(|reply| if let Reply::Items(mut items) = reply { items.pop() } else { None });
     Ok(match item {
         None => vec![0],
@@ -219,11 +220,11 @@ fn freeze(row: &FreezeRow) -> Value {
 }
 
 /// A request as the socket takes it, answered with frames.
-fn frames(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
-    streamed(shared, move |out| {
-        let shared = Arc::clone(&out.shared);
+fn frames(call: &Call, body: Vec<u8>) -> ResultStream {
+    let asked = call.clone();
+    streamed(&call.shared, move |out| {
         let mut caller = FrameCaller::new(out);
-        let done = request_of(&body).and_then(|request| shared.execute(request, &mut caller));
+        let done = request_of(&body).and_then(|request| asked.execute(request, &mut caller));
         let end = match done.and_then(|()| Ok(caller.finish_rows()?)) {
             Ok(()) => framed_data(FrameKind::Done, &()),
             Err(failure) => framed_data(FrameKind::Failed, &failure),
@@ -234,13 +235,13 @@ fn frames(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
 }
 
 /// The values of keys, each as soon as it is there.
-fn values(shared: &Arc<DoorShared>, body: Vec<u8>) -> ResultStream {
-    streamed(shared, move |mut out| {
-        let shared = Arc::clone(&out.shared);
+fn values(call: &Call, body: Vec<u8>) -> ResultStream {
+    let asked = call.clone();
+    streamed(&call.shared, move |mut out| {
         let mut read = || -> Result<(), Failure> {
             let KeysBody { keyspace, keys } = of_few_keys(parsed(&body)?)?;
             for Bytes(key) in keys {
-                let value = get(&shared, &keyspace, key)?;
+                let value = get(&asked, &keyspace, key)?;
                 out.send_one(value).map_err(|_| CallerLeft)?;
             }
             Ok(())

@@ -26,15 +26,18 @@ use tapetum::query::ResultColumn;
 use tapetum::{Place, Store};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::Scalar;
-use tapetum_service::caller::{Caller, CallerLeft, Gathering};
+use tapetum_access::gate::Gate;
+use tapetum_service::audit;
+use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::execute::{OpenStore, execute};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{ItemRow, Reply};
-use tapetum_service::request::{Request, Role};
+use tapetum_service::request::Request;
 use tapetum_service::serving_store::ServingStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use crate::asker::{Asker, ReadableKeyspaces, keyspace_of, without_names};
 use crate::moments::{Moment, Moments, Reading};
 use crate::outlet::{self, LOOK, Outlet};
 use crate::status::status_of;
@@ -69,6 +72,8 @@ pub struct DoorShared {
     pub compute_units: Vec<(String, u16)>,
     pub office: TicketOffice,
     pub moments: Arc<Moments>,
+    /// The users who may log in; without, everybody may do all but what an admin does.
+    pub gate: Option<Arc<Gate>>,
     pub is_stopping: AtomicBool,
     threads: Arc<Semaphore>,
     /// Calls that wait for a thread.
@@ -83,6 +88,7 @@ impl DoorShared {
         compute_units: Vec<(String, u16)>,
         office: TicketOffice,
         moments: Arc<Moments>,
+        gate: Option<Arc<Gate>>,
     ) -> DoorShared {
         DoorShared {
             source,
@@ -90,6 +96,7 @@ impl DoorShared {
             compute_units,
             office,
             moments,
+            gate,
             is_stopping: AtomicBool::new(false),
             threads: Arc::new(Semaphore::new(ANSWERS_MAX)),
             waiting: AtomicUsize::new(0),
@@ -124,17 +131,35 @@ impl DoorShared {
         Arc::clone(&self.threads).acquire_owned().await.expect("nobody closes it")
     }
 
-    /// Answers a request, whatever it is, if it may come through this door.
+    /// Answers a request, whatever it is, if the asker may have it done. A request of an admin leaves an audit line.
     ///
     /// # Errors
     /// Also if the server's lease has ended: nobody may be told of anything then.
-    pub fn execute(&self, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        if request.needs().0 == Role::Admin {
-            return Err(Failure::bad(
-                "what changes keyspaces or sizes, and backups, go through the socket of the store's owner: give the command --data or \
-                 --drive on the server's machine",
-            ));
+    pub fn execute(&self, asker: &Asker, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
+        let what = audit::words(&request);
+        let done = match asker.allow(&request) {
+            Ok(()) => self.execute_allowed(asker, request, caller),
+            Err(refused) => Err(refused),
+        };
+        if let Some(what) = what {
+            asker.note(&what, &done);
         }
+        done
+    }
+
+    fn execute_allowed(&self, asker: &Asker, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
+        let keyspace = keyspace_of(&request).map(str::to_owned);
+        let done = match request {
+            Request::Promote { force } => return Ok(caller.take(Reply::Promoted(self.source.promote(force)?))?),
+            Request::Keyspaces { name: None, .. } => {
+                self.execute_open(request, &mut ReadableKeyspaces { asker, caller })
+            }
+            request => self.execute_open(request, caller),
+        };
+        done.map_err(|failure| without_names(asker, keyspace.as_deref(), failure))
+    }
+
+    fn execute_open(&self, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
         let store = self.store()?;
         let (place, compute_units) = (&self.place, &self.compute_units[..]);
         let open = OpenStore { store: &store, place, compute_units, server: Some(&*self.source) };
@@ -154,15 +179,8 @@ impl DoorShared {
         }
     }
 
-    /// Asks for what is told in few replies.
-    pub fn gather(&self, request: Request) -> Result<Vec<Reply>, Failure> {
-        let mut gathering = Gathering::default();
-        self.execute(request, &mut gathering)?;
-        Ok(gathering.replies)
-    }
-
     /// The rows that a request is answered with.
-    pub fn rows(self: &Arc<Self>, wanted: RowsWanted, schema: SchemaRef) -> DataStream {
+    pub fn rows(self: &Arc<Self>, asker: Asker, wanted: RowsWanted, schema: SchemaRef) -> DataStream {
         let RowsWanted { request, rows_max, freeze } = wanted;
         let (out, batches) = outlet::channel();
         let shared = Arc::clone(self);
@@ -172,7 +190,7 @@ impl DoorShared {
                 let _thread = thread;
                 let reading = freeze.map(|freeze| shared.moments.read(freeze));
                 let mut caller = BatchCaller::new(&shared, out, rows_max);
-                let done = shared.execute(request, &mut caller);
+                let done = shared.execute(&asker, request, &mut caller);
                 let is_whole = caller.end(done.map_err(|failure| shared.why_too_old(freeze).unwrap_or(failure)));
                 reading.filter(|_| is_whole).into_iter().for_each(Reading::finish);
             });

@@ -12,7 +12,7 @@ use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{KeyspaceRow, Reply};
 use tapetum_service::request::Request;
 
-use crate::answering::DoorShared;
+use crate::call::Call;
 use crate::plan::{CATALOG, SCHEMA, columns_of};
 use crate::sql_info;
 
@@ -40,12 +40,12 @@ pub fn schema_of(command: &Command) -> Option<SchemaRef> {
 ///
 /// # Errors
 /// If there is no store, or it is none of those.
-pub fn rows_of(shared: &DoorShared, command: Command) -> Result<RecordBatch, Failure> {
+pub fn rows_of(call: &Call, command: Command) -> Result<RecordBatch, Failure> {
     let broken = |error: arrow_flight::error::FlightError| Failure::new(FailureKind::Store, error.to_string());
     match command {
         Command::CommandGetCatalogs(asked) => catalogs(asked).map_err(broken),
         Command::CommandGetDbSchemas(asked) => schemas(asked).map_err(broken),
-        Command::CommandGetTables(asked) => tables(shared, asked),
+        Command::CommandGetTables(asked) => tables(call, asked),
         Command::CommandGetTableTypes(asked) => table_types(asked).map_err(broken),
         Command::CommandGetSqlInfo(asked) => sql_info::rows(&asked).map_err(broken),
         Command::CommandGetXdbcTypeInfo(CommandGetXdbcTypeInfo { data_type }) => {
@@ -78,9 +78,9 @@ fn table_types(asked: CommandGetTableTypes) -> Result<RecordBatch, arrow_flight:
     rows.build()
 }
 
-fn tables(shared: &DoorShared, asked: CommandGetTables) -> Result<RecordBatch, Failure> {
+fn tables(call: &Call, asked: CommandGetTables) -> Result<RecordBatch, Failure> {
     let mut rows = asked.into_builder();
-    for keyspace in keyspaces(shared)? {
+    for keyspace in keyspaces(call)? {
         // A format of another version is not understood here.
         let schema = columns_of(keyspace.format.as_deref()).or_else(|_| columns_of(None))?;
         let appended = rows.append(CATALOG, SCHEMA, &keyspace.name, TABLE, &schema);
@@ -89,9 +89,9 @@ fn tables(shared: &DoorShared, asked: CommandGetTables) -> Result<RecordBatch, F
     rows.build().map_err(|error| Failure::new(FailureKind::Store, error.to_string()))
 }
 
-/// The keyspaces that have records: not block devices, nor those that are being dropped.
-fn keyspaces(shared: &DoorShared) -> Result<Vec<KeyspaceRow>, Failure> {
-    let told = shared.gather(Request::Keyspaces { name: None, freeze: None })?;
+/// The keyspaces that have records and that the asker may read: not block devices, nor those that are being dropped.
+fn keyspaces(call: &Call) -> Result<Vec<KeyspaceRow>, Failure> {
+    let told = call.gather(Request::Keyspaces { name: None, freeze: None })?;
     let rows = told.into_iter().find_map(|reply| if let Reply::Keyspaces(rows) = reply { Some(rows) } else { None });
     let has_records = |row: &KeyspaceRow| row.block_device.is_none() && !row.is_dropping;
     Ok(rows.unwrap_or_default().into_iter().filter(has_records).collect())
@@ -133,8 +133,8 @@ fn reference_schema() -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// All keyspaces, each as what is asked for by its name.
-pub fn flights(shared: &DoorShared) -> Result<Vec<FlightInfo>, Failure> {
+/// All keyspaces that the asker may read, each as what is asked for by its name.
+pub fn flights(call: &Call) -> Result<Vec<FlightInfo>, Failure> {
     let flight = |keyspace: KeyspaceRow| {
         let schema = columns_of(keyspace.format.as_deref()).or_else(|_| columns_of(None))?;
         let info = FlightInfo::new().try_with_schema(&schema);
@@ -143,5 +143,5 @@ pub fn flights(shared: &DoorShared) -> Result<Vec<FlightInfo>, Failure> {
         let descriptor = FlightDescriptor::new_path(vec![keyspace.name]);
         Ok(info.with_descriptor(descriptor).with_total_records(records).with_total_bytes(-1))
     };
-    keyspaces(shared)?.into_iter().map(flight).collect()
+    keyspaces(call)?.into_iter().map(flight).collect()
 }

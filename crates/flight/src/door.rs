@@ -10,17 +10,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
-use futures::stream;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tapetum::Place;
+use tapetum_access::gate::Gate;
+use tapetum_access::tls::Tls;
 use tapetum_service::serving_store::ServingStore;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
 use crate::answering::{ANSWERS_MAX, DoorShared};
+use crate::doorkeeper::Doorkeeper;
+use crate::incoming::incoming;
 use crate::moments::Moments;
 use crate::service::Calls;
 use crate::ticket::TicketOffice;
@@ -38,7 +40,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A socket that listens.
 pub enum Listening {
-    Tcp(TcpListener),
+    /// Clients speak TLS, if there is one.
+    Tcp(TcpListener, Option<Arc<Tls>>),
     Unix(UnixListener),
 }
 
@@ -51,7 +54,7 @@ pub struct FlightDoor {
 }
 
 impl FlightDoor {
-    /// Answers whoever connects.
+    /// Answers whoever connects: users who log in, if there is a gate.
     ///
     /// # Errors
     /// If the system refuses threads, random bytes or the sockets.
@@ -60,6 +63,7 @@ impl FlightDoor {
         source: Box<dyn ServingStore>,
         place: Place,
         compute_units: Vec<(String, u16)>,
+        gate: Option<Arc<Gate>>,
     ) -> io::Result<FlightDoor> {
         let mut random = [0; 24];
         getrandom(&mut random, GetRandomFlags::empty())?;
@@ -67,7 +71,7 @@ impl FlightDoor {
         let key = key.try_into().map_err(io::Error::other)?;
         let first = u64::from_le_bytes(first.try_into().map_err(io::Error::other)?);
         let (office, moments) = (TicketOffice::new(key), Arc::new(Moments::new(first)));
-        let shared = Arc::new(DoorShared::new(source, place, compute_units, office, moments));
+        let shared = Arc::new(DoorShared::new(source, place, compute_units, office, moments, gate));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .max_blocking_threads(ANSWERS_MAX)
@@ -106,8 +110,8 @@ fn serve(
     let calls = FlightServiceServer::new(Calls { shared: Arc::clone(shared) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(usize::MAX);
+    let calls = Doorkeeper { calls, shared: Arc::clone(shared) };
     let router = Server::builder()
-        .tcp_nodelay(true)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(2 * WINDOW_BYTES)
@@ -118,22 +122,8 @@ fn serve(
     };
     // Sockets are made known to the runtime.
     let _runtime = runtime.enter();
-    Ok(match listening {
-        Listening::Tcp(listener) => {
-            listener.set_nonblocking(true)?;
-            let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
-            runtime.spawn(async move { told(router.serve_with_incoming_shutdown(incoming, end).await) })
-        }
-        Listening::Unix(listener) => {
-            listener.set_nonblocking(true)?;
-            let listener = tokio::net::UnixListener::from_std(listener)?;
-            let incoming = stream::unfold(listener, |listener| async {
-                let accepted = listener.accept().await.map(|(stream, _)| stream);
-                Some((accepted, listener))
-            });
-            runtime.spawn(async move { told(router.serve_with_incoming_shutdown(incoming, end).await) })
-        }
-    })
+    let incoming = incoming(listening)?;
+    Ok(runtime.spawn(async move { told(router.serve_with_incoming_shutdown(incoming, end).await) }))
 }
 
 fn told(served: Result<(), tonic::transport::Error>) {

@@ -12,14 +12,15 @@ use crate::ticket::{TicketOffice, Work};
 
 const OPENING: u64 = 5;
 
-/// Bytes as a ticket, and as the work of a sealed one: what is read is written again as the same.
+/// Bytes as a ticket, and as the contents of a sealed one: what is read is written again as the same.
 pub fn ticket(bytes: &[u8]) {
     let office = TicketOffice::new([7; 16]);
     assert!(office.check(OPENING, bytes).is_err(), "nobody guesses a code");
     let sealed = office.seal(OPENING, bytes);
-    let Ok(work) = office.check(OPENING, &sealed) else { return };
-    let again = office.sign(OPENING, &work);
-    assert_eq!(format!("{:?}", office.check(OPENING, &again)), format!("{:?}", Ok::<_, ()>(&work)));
+    let Ok(body) = office.check(OPENING, &sealed) else { return };
+    let again = office.sign(OPENING, body.user.as_deref(), &body.work);
+    assert_eq!(format!("{:?}", office.check(OPENING, &again)), format!("{:?}", Ok::<_, ()>(&body)));
+    let work = body.work;
     // A query is compiled, or refused.
     let _ = work.schema();
     let at = work.at(9);

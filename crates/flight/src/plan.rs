@@ -13,7 +13,8 @@ use tapetum_service::failure::Failure;
 use tapetum_service::reply::{FormatRow, Reply};
 use tapetum_service::request::{ListWanted, Query, QueryWords, Range, Request, ScanWanted, Side};
 
-use crate::answering::{DoorShared, item_schema, row_schema, too_old};
+use crate::answering::{item_schema, row_schema, too_old};
+use crate::call::Call;
 use crate::command::{Bytes, Command, ItemsCommand, QueryCommand};
 use crate::ticket::Work;
 
@@ -34,28 +35,28 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a command in JSON.
-    pub fn of_command(shared: &DoorShared, command: Command) -> Result<Plan, Failure> {
+    pub fn of_command(call: &Call, command: Command) -> Result<Plan, Failure> {
         match command {
-            Command::Query(asked) => Plan::of_query(shared, asked),
-            Command::Items(asked) => Plan::of_items(shared, asked),
+            Command::Query(asked) => Plan::of_query(call, asked),
+            Command::Items(asked) => Plan::of_items(call, asked),
             Command::Put(_) => Err(Failure::bad("items are put with DoPut, and this asks for rows")),
         }
     }
 
-    fn of_query(shared: &DoorShared, asked: QueryCommand) -> Result<Plan, Failure> {
+    fn of_query(call: &Call, asked: QueryCommand) -> Result<Plan, Failure> {
         let fields = match &asked.fields {
             Some(fields) => fields.clone(),
-            None => fields_of(shared, &asked.keyspace, asked.freeze)?,
+            None => fields_of(call, &asked.keyspace, asked.freeze)?,
         };
-        Plan::of_words(asked.query(fields)?)
+        Plan::of_words(call, asked.query(fields)?)
     }
 
     /// The plan of a statement whose parameters have values.
-    pub fn of_statement(shared: &DoorShared, sql: &str, values: &[Option<OwnedScalar>]) -> Result<Plan, Failure> {
+    pub fn of_statement(call: &Call, sql: &str, values: &[Option<OwnedScalar>]) -> Result<Plan, Failure> {
         match parse(sql)? {
             Statement::Select(select) => {
                 let words = select.bind(values).map_err(|error| Failure::bad(error.to_string()))?;
-                Plan::of_select(shared, &select, words)
+                Plan::of_select(call, &select, words)
             }
             Statement::Constants(columns) => {
                 Ok(Plan { schema: constant_schema(&columns), work: Work::Constants(sql.into()) })
@@ -64,20 +65,20 @@ impl Plan {
     }
 
     /// The plan of a statement for its schema alone: its parameters have no values yet.
-    pub fn of_unbound(shared: &DoorShared, sql: &str) -> Result<(Plan, usize), Failure> {
+    pub fn of_unbound(call: &Call, sql: &str) -> Result<(Plan, usize), Failure> {
         match parse(sql)? {
             Statement::Select(select) => {
-                Ok((Plan::of_select(shared, &select, select.unbound_words())?, select.parameters))
+                Ok((Plan::of_select(call, &select, select.unbound_words())?, select.parameters))
             }
-            Statement::Constants(_) => Ok((Plan::of_statement(shared, sql, &[])?, 0)),
+            Statement::Constants(_) => Ok((Plan::of_statement(call, sql, &[])?, 0)),
         }
     }
 
-    fn of_select(shared: &DoorShared, select: &SelectStatement, words: StatementWords) -> Result<Plan, Failure> {
+    fn of_select(call: &Call, select: &SelectStatement, words: StatementWords) -> Result<Plan, Failure> {
         check_qualifier(select)?;
-        let fields = fields_of(shared, &select.keyspace, None)?;
+        let fields = fields_of(call, &select.keyspace, None)?;
         let StatementWords { condition, select: selected, group_by, having, order_by, limit } = words;
-        Plan::of_words(Query {
+        Plan::of_words(call, Query {
             keyspace: select.keyspace.clone(),
             freeze: None,
             words: QueryWords {
@@ -96,22 +97,19 @@ impl Plan {
         })
     }
 
-    fn of_words(query: Query) -> Result<Plan, Failure> {
+    fn of_words(call: &Call, query: Query) -> Result<Plan, Failure> {
         let compiled = query.words.compile()?;
-        Ok(Plan {
-            schema: row_schema(&compiled.columns),
-            work: Work::Request { request: Request::Query(query), rows_max: None },
-        })
+        Plan::of_request(call, row_schema(&compiled.columns), Request::Query(query), None)
     }
 
-    fn of_items(shared: &DoorShared, asked: ItemsCommand) -> Result<Plan, Failure> {
+    fn of_items(call: &Call, asked: ItemsCommand) -> Result<Plan, Failure> {
         let ItemsCommand { keyspace, freeze, prefix, limit, range } = asked;
         let range = range.range()?;
         let request = match (prefix, range == Range::default()) {
             (None, false) => Request::Scan { keyspace, freeze, range, limit, wanted: ScanWanted::Items },
             (Some(_), false) => return Err(Failure::bad("give a prefix or a range, not both")),
             (prefix, true) => {
-                let is_ordered = format_of(shared, &keyspace, freeze)?.is_ordered;
+                let is_ordered = format_of(call, &keyspace, freeze)?.is_ordered;
                 let Bytes(prefix) = prefix.unwrap_or_default();
                 match is_ordered && prefix.is_empty() {
                     true => Request::Scan { keyspace, freeze, range, limit, wanted: ScanWanted::Items },
@@ -119,7 +117,13 @@ impl Plan {
                 }
             }
         };
-        Ok(Plan { schema: item_schema(), work: Work::Request { request, rows_max: limit } })
+        Plan::of_request(call, item_schema(), request, limit)
+    }
+
+    /// The plan of a request that the asker may have done: what is found out about its keyspace from here on may be told.
+    fn of_request(call: &Call, schema: SchemaRef, request: Request, rows_max: Option<u64>) -> Result<Plan, Failure> {
+        call.asker.allow(&request)?;
+        Ok(Plan { schema, work: Work::Request { request, rows_max } })
     }
 }
 
@@ -237,8 +241,8 @@ fn check_qualifier(select: &SelectStatement) -> Result<(), Failure> {
     }
 }
 
-pub fn format_of(shared: &DoorShared, keyspace: &str, freeze: Option<u64>) -> Result<FormatRow, Failure> {
-    let told = shared.gather(Request::Format { keyspace: keyspace.into(), freeze })?;
+pub fn format_of(call: &Call, keyspace: &str, freeze: Option<u64>) -> Result<FormatRow, Failure> {
+    let told = call.gather(Request::Format { keyspace: keyspace.into(), freeze })?;
     match told.into_iter().next() {
         Some(Reply::Format(row)) => Ok(row),
         _ => Ok(FormatRow::default()),
@@ -246,8 +250,8 @@ pub fn format_of(shared: &DoorShared, keyspace: &str, freeze: Option<u64>) -> Re
 }
 
 /// The format of a keyspace's records; items as they are, if it has none.
-pub fn fields_of(shared: &DoorShared, keyspace: &str, freeze: Option<u64>) -> Result<String, Failure> {
-    Ok(format_of(shared, keyspace, freeze)?.fields.unwrap_or_else(|| PLAIN_FORMAT.into()))
+pub fn fields_of(call: &Call, keyspace: &str, freeze: Option<u64>) -> Result<String, Failure> {
+    Ok(format_of(call, keyspace, freeze)?.fields.unwrap_or_else(|| PLAIN_FORMAT.into()))
 }
 
 /// The columns of a keyspace.

@@ -19,10 +19,11 @@ use tapetum_service::reply::{Reply, Verdict};
 use tapetum_service::request::Request;
 use tonic::Status;
 
-use crate::answering::DoorShared;
+use crate::call::Call;
 use crate::command::PutCommand;
 use crate::plan::format_of;
 use crate::records;
+use crate::status::status_of;
 
 /// The most batches that are looked at for the values of parameters.
 const BATCHES_MAX: usize = 16;
@@ -107,12 +108,19 @@ pub async fn first_rows(mut batches: FlightRecordBatchStream) -> Result<Vec<Reco
 /// # Errors
 /// Names the row, and how many were stored before.
 pub async fn put(
-    shared: &Arc<DoorShared>,
+    call: &Call,
     target: Target,
     mut batches: FlightRecordBatchStream,
 ) -> Result<Vec<u8>, Status> {
+    // A put without rows needs the right, too, and so does one of a keyspace that is not there.
+    let nothing = Request::Store {
+        keyspace: target.keyspace.clone(),
+        items: Vec::new(),
+        keeps_existing: target.keeps_existing,
+    };
+    call.asker.allow(&nothing).map_err(|failure| status_of(&failure))?;
     let keyspace = target.keyspace.clone();
-    let format = shared.on_thread(move |shared| format_of(shared, &keyspace, None)).await?;
+    let format = call.on_thread(move |call| format_of(call, &keyspace, None)).await?;
     let format = format.fields.as_deref().map(Format::parse).transpose();
     let format =
         format.map_err(|error| Status::failed_precondition(format!("the format of {}: {error}", target.keyspace)))?;
@@ -121,8 +129,8 @@ pub async fn put(
     while let Some(batch) = batches.try_next().await.map_err(of_stream)? {
         let rows = batch.num_rows() as u64;
         let part = Part { keyspace: target.keyspace.clone(), keeps_existing: target.keeps_existing, before: seen };
-        let (of_part, door) = (Arc::clone(&format), Arc::clone(shared));
-        stored += shared.on_thread(move |_| part.store(&door, &batch, (*of_part).as_ref())).await?;
+        let of_part = Arc::clone(&format);
+        stored += call.on_thread(move |call| part.store(call, &batch, (*of_part).as_ref())).await?;
         seen += rows;
     }
     Ok(target.told(stored))
@@ -137,16 +145,16 @@ struct Part {
 }
 
 impl Part {
-    fn store(self, shared: &Arc<DoorShared>, batch: &RecordBatch, format: Option<&Format>) -> Result<u64, Failure> {
+    fn store(self, call: &Call, batch: &RecordBatch, format: Option<&Format>) -> Result<u64, Failure> {
         // As columns, and as items.
-        let charged = shared.charge(2 * batch.get_array_memory_size(), || !shared.is_ending());
+        let charged = call.charge(2 * batch.get_array_memory_size(), || !call.is_ending());
         let _charge = charged.map_err(|_| {
             Failure::new(FailureKind::Unavailable, "the server stops: put the rest when it serves again")
         })?;
         let items = records::items(batch, format, &self.keyspace)?;
         let items = items.map_err(|(row, why)| self.failure(row as u64, FailureKind::BadRequest, &why))?;
         let request = Request::Store { keyspace: self.keyspace.clone(), items, keeps_existing: self.keeps_existing };
-        let told = shared.gather(request)?;
+        let told = call.gather(request)?;
         let verdicts = told
             .into_iter()
             .find_map(|reply| if let Reply::Verdicts(verdicts) = reply { Some(verdicts) } else { None });

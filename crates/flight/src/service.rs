@@ -31,21 +31,25 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::actions::{self, ResultStream};
 use crate::answering::{DataStream, DoorShared, RowsWanted, encoded, too_old};
+use crate::asker::Asker;
+use crate::call::Call;
 use crate::catalog;
 use crate::command::{self, COMMAND_BYTES_MAX};
+use crate::doorkeeper::is_bearer;
 use crate::messages;
 use crate::moments::{LASTS, Moment};
 use crate::plan::{self, ConstantColumn, Plan};
 use crate::prepared::Prepared;
 use crate::putting;
 use crate::status::status_of;
-use crate::ticket::{TicketError, Work, is_ticket};
+use crate::ticket::{TicketBody, TicketError, Work, is_ticket};
 
 const CREATE_PREPARED: &str = "CreatePreparedStatement";
 const CLOSE_PREPARED: &str = "ClosePreparedStatement";
 const CANCEL_INFO: &str = "CancelFlightInfo";
 const RENEW_ENDPOINT: &str = "RenewFlightEndpoint";
 const CLOSE_SESSION: &str = "CloseSession";
+const AUTHORIZATION: &str = "authorization";
 /// A CloseSessionResult, for which the library has no type: its status, closed.
 const SESSION_CLOSED: [u8; 2] = [0x08, 1];
 
@@ -101,24 +105,31 @@ enum Answer {
 }
 
 impl Calls {
+    /// The call of a request that the doorkeeper has let in.
+    fn call<T>(&self, request: &Request<T>) -> Result<Call, Status> {
+        let asker = request.extensions().get::<Asker>().cloned();
+        let asker = asker.ok_or_else(|| Status::unauthenticated("nobody looked who asks: this is a mistake of the server"))?;
+        Ok(Call { shared: Arc::clone(&self.shared), asker })
+    }
+
     /// The answer to a descriptor; nothing is frozen yet.
-    fn answer(shared: &DoorShared, descriptor: &FlightDescriptor) -> Result<Answer, Failure> {
+    fn answer(call: &Call, descriptor: &FlightDescriptor) -> Result<Answer, Failure> {
         let command = match Asked::of(descriptor)? {
-            Asked::Json(command) => return Ok(Answer::Rows(Plan::of_command(shared, command)?)),
+            Asked::Json(command) => return Ok(Answer::Rows(Plan::of_command(call, command)?)),
             Asked::Keyspace(keyspace) => {
                 let query = command::QueryCommand { keyspace, ..command::QueryCommand::default() };
-                return Ok(Answer::Rows(Plan::of_command(shared, command::Command::Query(query))?));
+                return Ok(Answer::Rows(Plan::of_command(call, command::Command::Query(query))?));
             }
             Asked::Sql(command) => *command,
         };
         match command {
             Command::CommandStatementQuery(CommandStatementQuery { query, transaction_id }) => {
                 refuse_transaction(transaction_id.as_deref())?;
-                Ok(Answer::Rows(Plan::of_statement(shared, &query, &[])?))
+                Ok(Answer::Rows(Plan::of_statement(call, &query, &[])?))
             }
             Command::CommandPreparedStatementQuery(CommandPreparedStatementQuery { prepared_statement_handle }) => {
                 let prepared = Prepared::of_handle(&prepared_statement_handle)?;
-                Ok(Answer::Rows(Plan::of_statement(shared, &prepared.sql, &prepared.values())?))
+                Ok(Answer::Rows(Plan::of_statement(call, &prepared.sql, &prepared.values())?))
             }
             command => match catalog::schema_of(&command) {
                 Some(schema) => Ok(Answer::Catalog(schema, command)),
@@ -130,10 +141,9 @@ impl Calls {
         }
     }
 
-    async fn info(&self, descriptor: FlightDescriptor) -> Result<FlightInfo, Status> {
-        let shared = &self.shared;
+    async fn info(call: &Call, descriptor: FlightDescriptor) -> Result<FlightInfo, Status> {
         let asked = descriptor.clone();
-        let Plan { schema, work } = match shared.on_thread(move |shared| Calls::answer(shared, &asked)).await? {
+        let Plan { schema, work } = match call.on_thread(move |call| Calls::answer(call, &asked)).await? {
             Answer::Rows(plan) => plan,
             Answer::Catalog(schema, command) => {
                 let ticket = Ticket::new(command.into_any().encode_to_vec());
@@ -143,11 +153,11 @@ impl Calls {
         };
         // Others read a moment of their own, or none.
         let moment = match work.needs_moment() {
-            true => Some(shared.moment().await?),
+            true => Some(call.moment().await?),
             false => None,
         };
         let is_in_order = work.is_in_order();
-        let endpoints = shared.on_thread(move |shared| Calls::endpoints(shared, work, moment)).await?;
+        let endpoints = call.on_thread(move |call| Calls::endpoints(call, work, moment)).await?;
         let info = Calls::empty_info(&schema, descriptor).map_err(|failure| status_of(&failure))?;
         Ok(endpoints.into_iter().fold(info.with_ordered(is_in_order), FlightInfo::with_endpoint))
     }
@@ -158,17 +168,17 @@ impl Calls {
     }
 
     /// The endpoints of some work, for so long as its moment stays: by ranges of keys, where there are many.
-    fn endpoints(shared: &DoorShared, work: Work, moment: Option<Moment>) -> Result<Vec<FlightEndpoint>, Failure> {
-        let store = shared.store()?;
-        let opening = moment.map_or_else(|| shared.moments.opening(&store), |moment| moment.opening);
+    fn endpoints(call: &Call, work: Work, moment: Option<Moment>) -> Result<Vec<FlightEndpoint>, Failure> {
+        let store = call.store()?;
+        let opening = moment.map_or_else(|| call.moments.opening(&store), |moment| moment.opening);
         let work = moment.map_or(work.clone(), |moment| work.at(moment.freeze));
         let expires = Calls::expires(&store, &work)?;
         let works = work.by_ranges(&store)?;
         if let Some(Moment { freeze, .. }) = moment {
-            shared.moments.expect(freeze, works.len() - 1);
+            call.moments.expect(freeze, works.len() - 1);
         }
         let endpoint = |work: &Work| {
-            let ticket = Ticket::new(shared.office.sign(opening, work));
+            let ticket = Ticket::new(call.office.sign(opening, call.asker.name(), work));
             FlightEndpoint { expiration_time: Some(expires), ..FlightEndpoint::new().with_ticket(ticket) }
         };
         Ok(works.iter().map(endpoint).collect())
@@ -186,20 +196,32 @@ impl Calls {
         Ok((SystemTime::now() + lasts).into())
     }
 
-    fn work(shared: &DoorShared, ticket: &[u8]) -> Result<Work, Failure> {
-        let store = shared.store()?;
-        shared.office.check(shared.moments.opening(&store), ticket).map_err(|error| match error {
+    /// The work of a ticket, if it is the asker's own, and the asker may have it done now.
+    fn work(call: &Call, ticket: &[u8]) -> Result<Work, Failure> {
+        let store = call.store()?;
+        let body = call.office.check(call.moments.opening(&store), ticket).map_err(|error| match error {
             TicketError::Forged => Failure::bad("this ticket is not of this server's making, or was changed: ask for another"),
             TicketError::TooOld => Failure::new(
                 FailureKind::TooOld,
                 "snapshot too old: the server was started again since this ticket was made, or it is another server's; ask the question again",
             ),
-        })
+        })?;
+        let TicketBody { user, work } = body;
+        if user.as_deref() != call.asker.name() {
+            return Err(Failure::new(
+                FailureKind::Forbidden,
+                "this ticket is another user's: ask for one of your own by GetFlightInfo",
+            ));
+        }
+        if let Work::Request { request, .. } = &work {
+            call.asker.allow(request)?;
+        }
+        Ok(work)
     }
 
-    fn renewed(shared: &DoorShared, endpoint: FlightEndpoint) -> Result<FlightEndpoint, Failure> {
+    fn renewed(call: &Call, endpoint: FlightEndpoint) -> Result<FlightEndpoint, Failure> {
         let ticket = endpoint.ticket.as_ref().map_or(&[][..], |ticket| &ticket.ticket);
-        let (work, store) = (Calls::work(shared, ticket)?, shared.store()?);
+        let (work, store) = (Calls::work(call, ticket)?, call.store()?);
         if let Some(freeze) = work.freeze() {
             let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
             // A freeze of the client's own may last longer.
@@ -210,8 +232,8 @@ impl Calls {
         Ok(FlightEndpoint { expiration_time: Some(Calls::expires(&store, &work)?), ..endpoint })
     }
 
-    fn shown(shared: &DoorShared, ticket: &[u8]) -> Result<Shown, Failure> {
-        let work = Calls::work(shared, ticket)?;
+    fn shown(call: &Call, ticket: &[u8]) -> Result<Shown, Failure> {
+        let work = Calls::work(call, ticket)?;
         let (schema, freeze) = (work.schema()?, work.freeze());
         Ok(match work {
             Work::Request { request, rows_max } => Shown::Rows(RowsWanted { request, rows_max, freeze }, schema),
@@ -222,18 +244,18 @@ impl Calls {
         })
     }
 
-    async fn catalog_rows(&self, ticket: &[u8]) -> Result<DataStream, Status> {
+    async fn catalog_rows(call: &Call, ticket: &[u8]) -> Result<DataStream, Status> {
         let not_understood = || Status::invalid_argument("this is no ticket: ask for one with GetFlightInfo");
         let any = Any::decode(ticket).map_err(|_| not_understood())?;
         let command = Command::try_from(any).map_err(|_| not_understood())?;
         if catalog::schema_of(&command).is_none() {
             return Err(not_understood());
         }
-        let batch = self.shared.on_thread(move |shared| catalog::rows_of(shared, command)).await?;
+        let batch = call.on_thread(move |call| catalog::rows_of(call, command)).await?;
         Ok(one_batch(batch))
     }
 
-    async fn own_action(&self, action: Action) -> Result<ResultStream, Status> {
+    async fn own_action(call: &Call, action: Action) -> Result<ResultStream, Status> {
         let one = |body: Vec<u8>| Ok(stream::iter([Ok(arrow_flight::Result { body: body.into() })]).boxed());
         let bad = |error: &dyn std::fmt::Display| {
             Status::invalid_argument(format!("the action's body makes no sense: {error}"))
@@ -243,7 +265,7 @@ impl Calls {
                 let any = Any::decode(action.body).map_err(|error| bad(&error))?;
                 let asked = any.unpack::<ActionCreatePreparedStatementRequest>().map_err(|error| bad(&error))?;
                 let asked = asked.ok_or_else(|| bad(&"it is no statement"))?;
-                let made = self.shared.on_thread(move |shared| prepare(shared, asked)).await?;
+                let made = call.on_thread(move |call| prepare(call, asked)).await?;
                 one(made.as_any().encode_to_vec())
             }
             CLOSE_PREPARED => {
@@ -254,22 +276,18 @@ impl Calls {
             }
             CANCEL_INFO => {
                 let asked = CancelFlightInfoRequest::decode(action.body).map_err(|error| bad(&error))?;
-                let forgotten = self.shared.on_thread(move |shared| {
-                    forget(shared, asked);
-                    Ok(())
-                });
-                forgotten.await?;
+                call.on_thread(move |call| forget(call, asked)).await?;
                 one(CancelFlightInfoResult::new(CancelStatus::Cancelled).encode_to_vec())
             }
             RENEW_ENDPOINT => {
                 let asked = RenewFlightEndpointRequest::decode(action.body).map_err(|error| bad(&error))?;
                 let endpoint = asked.endpoint.ok_or_else(|| bad(&"it names no endpoint"))?;
-                let renewed = self.shared.on_thread(move |shared| Calls::renewed(shared, endpoint)).await?;
+                let renewed = call.on_thread(move |call| Calls::renewed(call, endpoint)).await?;
                 one(renewed.encode_to_vec())
             }
             // Nothing is kept of a session.
             CLOSE_SESSION => one(SESSION_CLOSED.to_vec()),
-            _ => actions::answer(&self.shared, action).await,
+            _ => actions::answer(call, action).await,
         }
     }
 }
@@ -286,12 +304,12 @@ fn refuse_transaction(transaction: Option<&[u8]>) -> Result<(), Failure> {
 }
 
 fn prepare(
-    shared: &DoorShared,
+    call: &Call,
     asked: ActionCreatePreparedStatementRequest,
 ) -> Result<ActionCreatePreparedStatementResult, Failure> {
     let ActionCreatePreparedStatementRequest { query, transaction_id } = asked;
     refuse_transaction(transaction_id.as_deref())?;
-    let (plan, parameters) = Plan::of_unbound(shared, &query)?;
+    let (plan, parameters) = Plan::of_unbound(call, &query)?;
     Ok(ActionCreatePreparedStatementResult {
         prepared_statement_handle: Prepared::new(query).to_handle().into(),
         dataset_schema: ipc(&plan.schema)?,
@@ -305,14 +323,20 @@ fn ipc(schema: &SchemaRef) -> Result<prost::bytes::Bytes, Failure> {
     Ok(bytes)
 }
 
-/// The tickets of an answer are not shown any more.
-fn forget(shared: &DoorShared, asked: CancelFlightInfoRequest) {
+/// The tickets of an answer are not shown any more. Those that are too old are forgotten already.
+///
+/// # Errors
+/// If one is another user's, or the asker may not read what it is for.
+fn forget(call: &Call, asked: CancelFlightInfoRequest) -> Result<(), Failure> {
     let endpoints = asked.info.map(|info| info.endpoint).unwrap_or_default();
     for ticket in endpoints.into_iter().filter_map(|endpoint| endpoint.ticket) {
-        if let Some(freeze) = Calls::work(shared, &ticket.ticket).ok().and_then(|work| work.freeze()) {
-            shared.moments.forget(freeze, 1);
+        match Calls::work(call, &ticket.ticket) {
+            Ok(work) => work.freeze().into_iter().for_each(|freeze| call.moments.forget(freeze, 1)),
+            Err(failure) if failure.kind == FailureKind::Forbidden => return Err(failure),
+            Err(_) => {}
         }
     }
+    Ok(())
 }
 
 fn one_batch(batch: RecordBatch) -> DataStream {
@@ -338,21 +362,36 @@ impl FlightService for Calls {
     type ListActionsStream = BoxStream<'static, Result<ActionType, Status>>;
     type DoExchangeStream = DataStream;
 
+    /// A user who has logged in by name and password gets a token in the header `authorization`, which each later call shows.
     async fn handshake(
         &self,
-        _request: Request<Streaming<HandshakeRequest>>,
+        request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Self::HandshakeStream>, Status> {
-        // There are no users yet: whoever gives a name is let in as everybody is.
-        Ok(Response::new(stream::iter([Ok(HandshakeResponse::default())]).boxed()))
+        let call = self.call(&request)?;
+        let mut response = Response::new(stream::iter([Ok(HandshakeResponse::default())]).boxed());
+        let shown = request.metadata().get(AUTHORIZATION);
+        if let (Some(gate), Some(identity), Some(shown)) = (&self.shared.gate, call.asker.identity(), shown) {
+            // A token is not made longer by itself.
+            let value = match is_bearer(shown.as_bytes()) {
+                true => shown.clone(),
+                false => {
+                    let value = format!("Bearer {}", gate.token(identity)).parse();
+                    value.map_err(|_| Status::internal("a token is no value of a header"))?
+                }
+            };
+            response.metadata_mut().insert(AUTHORIZATION, value);
+        }
+        Ok(response)
     }
 
-    async fn list_flights(&self, _request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let flights = self.shared.on_thread(catalog::flights).await?;
+    async fn list_flights(&self, request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        let flights = self.call(&request)?.on_thread(catalog::flights).await?;
         Ok(Response::new(stream::iter(flights.into_iter().map(Ok)).boxed()))
     }
 
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
-        Ok(Response::new(self.info(request.into_inner()).await?))
+        let call = self.call(&request)?;
+        Ok(Response::new(Calls::info(&call, request.into_inner()).await?))
     }
 
     async fn poll_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
@@ -367,9 +406,10 @@ impl FlightService for Calls {
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let call = self.call(&request)?;
         let descriptor = request.into_inner();
-        let schema = self.shared.on_thread(move |shared| {
-            let schema = match Calls::answer(shared, &descriptor)? {
+        let schema = call.on_thread(move |call| {
+            let schema = match Calls::answer(call, &descriptor)? {
                 Answer::Rows(plan) => plan.schema,
                 Answer::Catalog(schema, _) => schema,
             };
@@ -379,19 +419,21 @@ impl FlightService for Calls {
     }
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        let call = self.call(&request)?;
         let ticket = request.into_inner().ticket;
         if !is_ticket(&ticket) {
-            return Ok(Response::new(self.catalog_rows(&ticket).await?));
+            return Ok(Response::new(Calls::catalog_rows(&call, &ticket).await?));
         }
-        let shown = self.shared.on_thread(move |shared| Calls::shown(shared, &ticket)).await?;
+        let shown = call.on_thread(move |call| Calls::shown(call, &ticket)).await?;
         let stream = match shown {
             Shown::Batch(batch) => one_batch(batch),
-            Shown::Rows(wanted, schema) => self.shared.rows(wanted, schema),
+            Shown::Rows(wanted, schema) => call.rows(wanted, schema),
         };
         Ok(Response::new(stream))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        let call = self.call(&request)?;
         let mut messages = request.into_inner();
         // The first message has the descriptor, and the schema.
         let Some(first) = messages.message().await? else {
@@ -425,12 +467,13 @@ impl FlightService for Calls {
             }
         };
         let target = target.map_err(|failure| status_of(&failure))?;
-        let stored = putting::put(&self.shared, target, batches).await?;
+        let stored = putting::put(&call, target, batches).await?;
         Ok(put_result(stored))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        Ok(Response::new(self.own_action(request.into_inner()).await?))
+        let call = self.call(&request)?;
+        Ok(Response::new(Calls::own_action(&call, request.into_inner()).await?))
     }
 
     async fn list_actions(&self, _request: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

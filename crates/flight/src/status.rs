@@ -15,6 +15,7 @@ pub fn status_of(failure: &Failure) -> Status {
         FailureKind::OtherVersion => Code::FailedPrecondition,
         FailureKind::Store => Code::Internal,
         FailureKind::TooOld => Code::Aborted,
+        FailureKind::Forbidden => Code::PermissionDenied,
     };
     Status::new(code, &*failure.message)
 }
@@ -22,7 +23,8 @@ pub fn status_of(failure: &Failure) -> Status {
 /// The failure that a server has told.
 pub fn failure_of(status: &Status) -> Failure {
     let kind = match status.code() {
-        Code::InvalidArgument | Code::PermissionDenied => FailureKind::BadRequest,
+        Code::InvalidArgument => FailureKind::BadRequest,
+        Code::PermissionDenied | Code::Unauthenticated => FailureKind::Forbidden,
         Code::NotFound => FailureKind::UnknownKeyspace,
         Code::ResourceExhausted => FailureKind::Full,
         Code::DataLoss => FailureKind::Damaged,

@@ -3,7 +3,7 @@
 //! ```text
 //!   0   4  "TPT1"
 //!   4   8  the opening of the store that it is good for, little-endian
-//!  12   …  the work, in postcard's format
+//!  12   …  the name of the user who may show it, if there are users, and the work, in postcard's format
 //!  -16 16  SipHash-2-4-128 of all before, with the door's key
 //! ```
 //! A ticket names its freeze, so whoever shows it again gets the same rows. The key and the number of the opening are drawn at random when the
@@ -36,6 +36,14 @@ pub enum Work {
     Constants(String),
 }
 
+/// The contents of a ticket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TicketBody {
+    /// The user who may show it; `None` where there are no users.
+    pub user: Option<String>,
+    pub work: Work,
+}
+
 /// Why a ticket is worth nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketError {
@@ -55,24 +63,24 @@ impl TicketOffice {
         TicketOffice { key }
     }
 
-    /// A ticket for some work with the store of an opening.
-    pub fn sign(&self, opening: u64, work: &Work) -> Vec<u8> {
-        self.seal(opening, &postcard::to_stdvec(work).expect("plain data has a form as bytes"))
+    /// A user's ticket for some work with the store of an opening.
+    pub fn sign(&self, opening: u64, user: Option<&str>, work: &Work) -> Vec<u8> {
+        self.seal(opening, &postcard::to_stdvec(&(user, work)).expect("plain data has a form as bytes"))
     }
 
     /// A ticket for these bytes.
-    pub fn seal(&self, opening: u64, work: &[u8]) -> Vec<u8> {
-        let mut ticket = [&MAGIC[..], &opening.to_le_bytes(), work].concat();
+    pub fn seal(&self, opening: u64, body: &[u8]) -> Vec<u8> {
+        let mut ticket = [&MAGIC[..], &opening.to_le_bytes(), body].concat();
         let code = self.code(&ticket);
         ticket.extend_from_slice(&code);
         ticket
     }
 
-    /// The work that a ticket is for.
+    /// The contents of a ticket.
     ///
     /// # Errors
     /// If this office has not signed it for this opening.
-    pub fn check(&self, opening: u64, ticket: &[u8]) -> Result<Work, TicketError> {
+    pub fn check(&self, opening: u64, ticket: &[u8]) -> Result<TicketBody, TicketError> {
         if !is_ticket(ticket) || ticket.len() < HEAD_BYTES + CODE_BYTES || ticket.len() > TICKET_BYTES_MAX {
             return Err(TicketError::Forged);
         }
@@ -111,8 +119,10 @@ mod tests {
     #[test]
     fn a_ticket_is_good_for_its_door_and_opening_alone() {
         let (office, other) = (TicketOffice::new([1; 16]), TicketOffice::new([2; 16]));
-        let ticket = office.sign(5, &work());
-        assert_eq!(office.check(5, &ticket), Ok(work()));
+        let ticket = office.sign(5, Some("alice"), &work());
+        assert_eq!(office.check(5, &ticket), Ok(TicketBody { user: Some("alice".into()), work: work() }));
+        let of_everybody = office.check(5, &office.sign(5, None, &work()));
+        assert_eq!(of_everybody, Ok(TicketBody { user: None, work: work() }));
         assert_eq!(office.check(6, &ticket), Err(TicketError::TooOld));
         assert_eq!(other.check(5, &ticket), Err(TicketError::Forged));
     }
@@ -120,7 +130,7 @@ mod tests {
     #[test]
     fn a_ticket_that_was_changed_anywhere_is_worth_nothing() {
         let office = TicketOffice::new([1; 16]);
-        let ticket = office.sign(5, &work());
+        let ticket = office.sign(5, Some("alice"), &work());
         for at in 0..ticket.len() {
             let mut changed = ticket.clone();
             changed[at] ^= 1;

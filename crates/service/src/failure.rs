@@ -29,6 +29,8 @@ pub enum FailureKind {
     Store,
     /// The moment that was asked for is gone.
     TooOld,
+    /// The user has no right to it.
+    Forbidden,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -125,14 +125,16 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let (slot, keeper) = keep_backups(store, &arguments.backups, lease)?;
     let server = Server::start_behind(doors, Arc::clone(&slot), server_options)?;
     let (ordering, orders) = channel();
-    let service = start_service(server.served_store(&slot, follower.is_some().then_some(ordering)), &place, &options);
+    let ordering = follower.is_some().then_some(ordering);
+    let service = start_service(server.served_store(&slot, ordering.clone()), &place, &options);
     #[cfg(feature = "flight")]
     let flight = FlightServer::start(
         flight,
         arguments.backlog,
-        Box::new(server.served_store(&slot, None)),
+        Box::new(server.served_store(&slot, ordering)),
         place.clone(),
         options.compute_units.clone(),
+        &access,
     )?;
     if arguments.is_without_list() {
         tracing::info!(

@@ -7,6 +7,7 @@ use tapetum::Place;
 use tapetum_flight::door::{FlightDoor, Listening};
 use tapetum_service::serving_store::ServingStore;
 
+use super::options::Access;
 use crate::net::listen::{Address, Listener};
 
 /// The default address of `--flight`.
@@ -19,7 +20,7 @@ pub struct FlightServer {
 }
 
 impl FlightServer {
-    /// Answers whoever connects. `backlog` clients may wait at each address.
+    /// Answers whoever connects, as `access` says. `backlog` clients may wait at each address.
     ///
     /// # Errors
     /// If the system refuses.
@@ -29,17 +30,21 @@ impl FlightServer {
         source: Box<dyn ServingStore>,
         place: Place,
         compute_units: Vec<(String, u16)>,
+        access: &Access,
     ) -> io::Result<FlightServer> {
         let listening = |listener: &Listener| {
             listener.listen(backlog)?;
             let socket = listener.as_fd().try_clone_to_owned()?;
             Ok(match listener {
-                Listener::Tcp(..) | Listener::Plain(..) => Listening::Tcp(socket.into()),
+                Listener::Tcp(..) | Listener::Plain(..) => {
+                    Listening::Tcp(socket.into(), access.tls.clone().filter(|_| listener.may_have_tls()))
+                }
                 Listener::Unix(..) => Listening::Unix(socket.into()),
             })
         };
         let listening = listeners.iter().map(listening).collect::<io::Result<Vec<_>>>()?;
-        Ok(FlightServer { door: FlightDoor::start(listening, source, place, compute_units)?, listeners })
+        let door = FlightDoor::start(listening, source, place, compute_units, access.gate.clone())?;
+        Ok(FlightServer { door, listeners })
     }
 
     /// The addresses in use; port 0 has become a real one.
