@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use arrow_flight::Action;
 use arrow_flight::flight_service_client::FlightServiceClient;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use tapetum_access::password::Password;
 use tapetum_service::asked::Asked;
 use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::failure::{Failure, FailureKind};
@@ -14,7 +17,10 @@ use tapetum_service::request::{Request, Role};
 use tapetum_service::socket::frame::{ANSWER_BYTES_MAX, FrameHead, HEAD_BYTES, PROTOCOL_VERSION};
 use tapetum_service::socket::framing::{AnswerReader, FrameError, Told};
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tokio_rustls::rustls::{self, CertificateError};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use zeroize::Zeroizing;
 
 use crate::actions::REQUEST;
 use crate::status::failure_of;
@@ -26,10 +32,11 @@ const FRAME_BYTES: u32 = 1 << 20;
 const WINDOW_BYTES: u32 = 4 << 20;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// `grpc://HOST:PORT`, or `grpc+unix:PATH`.
+/// `grpc://HOST:PORT`, `grpc+tls://HOST:PORT`, or `grpc+unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
     Tcp(String),
+    Tls(String),
     Unix(PathBuf),
 }
 
@@ -41,15 +48,16 @@ impl std::str::FromStr for ServerAddress {
         if let Some(path) = unix.filter(|path| !path.is_empty()) {
             return Ok(ServerAddress::Unix(path.into()));
         }
-        match text.strip_prefix("grpc://").or_else(|| text.strip_prefix("grpc+tcp://")) {
-            Some(host)
-                if host
-                    .rsplit_once(':')
-                    .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) =>
-            {
-                Ok(ServerAddress::Tcp(host.into()))
-            }
-            _ => Err("give grpc://HOST:PORT, as the server says at its start, or grpc+unix://PATH; a memcached server is named by --memcached".into()),
+        let is_place = |host: &&str| {
+            host.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        let plain = text.strip_prefix("grpc://").or_else(|| text.strip_prefix("grpc+tcp://"));
+        match (plain.filter(is_place), text.strip_prefix("grpc+tls://").filter(is_place)) {
+            (Some(host), _) => Ok(ServerAddress::Tcp(host.into())),
+            (_, Some(host)) => Ok(ServerAddress::Tls(host.into())),
+            _ => Err("give grpc://HOST:PORT or grpc+tls://HOST:PORT, as the server says at its start, or grpc+unix://PATH; a memcached \
+                      server is named by --memcached"
+                .into()),
         }
     }
 }
@@ -58,8 +66,30 @@ impl std::fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ServerAddress::Tcp(host) => write!(f, "grpc://{host}"),
+            ServerAddress::Tls(host) => write!(f, "grpc+tls://{host}"),
             ServerAddress::Unix(path) => write!(f, "grpc+unix://{}", path.display()),
         }
+    }
+}
+
+/// What a client shows a server, and what it wants to see of it.
+#[derive(Clone, Debug, Default)]
+pub struct Login {
+    pub user: Option<(String, Password)>,
+    /// The authority of the server's certificate, in PEM.
+    pub authority: Option<Vec<u8>>,
+}
+
+impl Login {
+    /// The value of `authorization`, which goes with each call: the server remembers passwords that were right.
+    fn authorization(&self) -> Result<Option<MetadataValue<Ascii>>, Failure> {
+        let Some((name, password)) = &self.user else { return Ok(None) };
+        let pair = Zeroizing::new([name.as_bytes(), b":", password.bytes()].concat());
+        let text = Zeroizing::new(format!("Basic {}", BASE64_STANDARD.encode(&*pair)));
+        let mut value: MetadataValue<Ascii> =
+            text.parse().map_err(|_| Failure::bad(format!("{name:?} is no name for a user")))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
     }
 }
 
@@ -68,30 +98,46 @@ pub struct FlightConnection {
     runtime: Runtime,
     client: FlightServiceClient<Channel>,
     address: ServerAddress,
+    authorization: Option<MetadataValue<Ascii>>,
 }
 
 impl FlightConnection {
     /// # Errors
-    /// If nobody answers there.
-    pub fn open(address: &ServerAddress) -> Result<FlightConnection, Failure> {
+    /// If nobody answers there, or the server's certificate is not the one that is wanted.
+    pub fn open(address: &ServerAddress, login: &Login) -> Result<FlightConnection, Failure> {
+        let hint = match address {
+            ServerAddress::Tcp(_) => ", or give grpc+tls:// if it has a certificate",
+            ServerAddress::Tls(_) | ServerAddress::Unix(_) => "",
+        };
         let unreached = |error: &dyn std::fmt::Display| {
-            let told = format!("no server answers at {address}: {error}; start it there with --flight");
+            let told = format!("no server answers at {address}: {error}; start it there with --flight{hint}");
             Failure::new(FailureKind::Unavailable, told)
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(|error| unreached(&error))?;
         let text = match address {
             ServerAddress::Tcp(host) => format!("http://{host}"),
+            ServerAddress::Tls(host) => format!("https://{host}"),
             ServerAddress::Unix(path) => format!("unix://{}", path.display()),
         };
         let endpoint = Endpoint::from_shared(text).map_err(|error| unreached(&error))?;
         let endpoint = for_much(endpoint).connect_timeout(CONNECT_PATIENCE).tcp_nodelay(true);
+        let endpoint = match address {
+            ServerAddress::Tls(host) => {
+                let endpoint = endpoint.tls_config(tls_config(host, login)?);
+                endpoint.map_err(|error| Failure::bad(format!("--server-ca: {}", with_reasons(&error))))?
+            }
+            ServerAddress::Tcp(_) | ServerAddress::Unix(_) => endpoint,
+        };
         let channel = runtime.block_on(endpoint.connect());
-        let channel = channel.map_err(|error| unreached(&with_reasons(&error)))?;
+        let channel = channel.map_err(|error| match why_no_tls(&error) {
+            Some(why) => Failure::new(FailureKind::Unavailable, format!("{address}: {why}")),
+            None => unreached(&with_reasons(&error)),
+        })?;
         let client = FlightServiceClient::new(channel)
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
-        Ok(FlightConnection { runtime, client, address: address.clone() })
+        Ok(FlightConnection { runtime, client, address: address.clone(), authorization: login.authorization()? })
     }
 
     fn nonsense(&self, why: &str) -> Failure {
@@ -118,6 +164,49 @@ impl FlightConnection {
     }
 }
 
+/// The certificates that are trusted, and the name that the server's must have.
+fn tls_config(host: &str, login: &Login) -> Result<ClientTlsConfig, Failure> {
+    let Some(authority) = &login.authority else {
+        return Err(Failure::bad(
+            "grpc+tls needs the authority of the server's certificate: give it in PEM by --server-ca FILE (the certificate itself, if it has \
+             signed itself)",
+        ));
+    };
+    let begin = b"-----BEGIN CERTIFICATE-----";
+    if !authority.windows(begin.len()).any(|window| window == begin) {
+        return Err(Failure::bad(
+            "--server-ca: there is no certificate in it: give one in PEM, which begins with -----BEGIN CERTIFICATE-----",
+        ));
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    Ok(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authority)).domain_name(name))
+}
+
+/// Why a handshake failed, and what to do, if that was it.
+fn why_no_tls(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut reasons = std::iter::successors(Some(error), |error| error.source());
+    let found = reasons.find_map(|reason| {
+        let within = reason.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        reason.downcast_ref::<rustls::Error>().or_else(|| within?.downcast_ref())
+    })?;
+    Some(match found {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "another authority has signed the server's certificate: give that one by --server-ca FILE".into()
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => "the server's certificate is for another name: give --server the name or address that is in it, or the server a \
+              certificate with this one as a subjectAltName"
+            .into(),
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "the server's certificate has expired: give the server a new one".into()
+        }
+        rustls::Error::InvalidMessage(_) => "the server does not answer by TLS there: give grpc:// in place of grpc+tls://".into(),
+        other => format!("there is no trusted connection: {other}"),
+    })
+}
+
 /// An endpoint for answers of many megabytes: few large frames, and room for a batch on its way.
 pub fn for_much(endpoint: Endpoint) -> Endpoint {
     endpoint
@@ -142,7 +231,10 @@ impl Asked for FlightConnection {
         let (role, _) = request.needs();
         let version = PROTOCOL_VERSION.to_le_bytes().to_vec();
         let body = postcard::to_extend(request, version).map_err(|error| self.nonsense(&error.to_string()))?;
-        let action = Action { r#type: REQUEST.into(), body: body.into() };
+        let mut action = tonic::Request::new(Action { r#type: REQUEST.into(), body: body.into() });
+        if let Some(value) = &self.authorization {
+            action.metadata_mut().insert("authorization", value.clone());
+        }
         let mut client = self.client.clone();
         let answer = self.runtime.block_on(client.do_action(action));
         let mut frames = answer.map_err(|status| self.broken(&status, role))?.into_inner();

@@ -62,7 +62,8 @@ where
         let shared = Arc::clone(&self.shared);
         async move {
             let peer = request.extensions().get::<Peer>().cloned().unwrap_or(Peer::Unix { uid: None });
-            let authorization = request.headers().get(http::header::AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+            let authorization =
+                request.headers().get(http::header::AUTHORIZATION).map(|value| value.as_bytes().to_vec());
             match asker(shared.gate.as_ref(), authorization.as_deref(), peer).await {
                 Ok(asker) => {
                     request.extensions_mut().insert(asker);

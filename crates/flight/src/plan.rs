@@ -78,23 +78,26 @@ impl Plan {
         check_qualifier(select)?;
         let fields = fields_of(call, &select.keyspace, None)?;
         let StatementWords { condition, select: selected, group_by, having, order_by, limit } = words;
-        Plan::of_words(call, Query {
-            keyspace: select.keyspace.clone(),
-            freeze: None,
-            words: QueryWords {
-                fields,
-                condition,
-                select: selected,
-                group_by,
-                having,
-                order_by,
-                limit,
-                skips_misfits: false,
+        Plan::of_words(
+            call,
+            Query {
+                keyspace: select.keyspace.clone(),
+                freeze: None,
+                words: QueryWords {
+                    fields,
+                    condition,
+                    select: selected,
+                    group_by,
+                    having,
+                    order_by,
+                    limit,
+                    skips_misfits: false,
+                },
+                range: Range::default(),
+                side: Side::Drive,
+                application: None,
             },
-            range: Range::default(),
-            side: Side::Drive,
-            application: None,
-        })
+        )
     }
 
     fn of_words(call: &Call, query: Query) -> Result<Plan, Failure> {

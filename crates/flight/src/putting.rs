@@ -107,17 +107,10 @@ pub async fn first_rows(mut batches: FlightRecordBatchStream) -> Result<Vec<Reco
 ///
 /// # Errors
 /// Names the row, and how many were stored before.
-pub async fn put(
-    call: &Call,
-    target: Target,
-    mut batches: FlightRecordBatchStream,
-) -> Result<Vec<u8>, Status> {
+pub async fn put(call: &Call, target: Target, mut batches: FlightRecordBatchStream) -> Result<Vec<u8>, Status> {
     // A put without rows needs the right, too, and so does one of a keyspace that is not there.
-    let nothing = Request::Store {
-        keyspace: target.keyspace.clone(),
-        items: Vec::new(),
-        keeps_existing: target.keeps_existing,
-    };
+    let nothing =
+        Request::Store { keyspace: target.keyspace.clone(), items: Vec::new(), keeps_existing: target.keeps_existing };
     call.asker.allow(&nothing).map_err(|failure| status_of(&failure))?;
     let keyspace = target.keyspace.clone();
     let format = call.on_thread(move |call| format_of(call, &keyspace, None)).await?;

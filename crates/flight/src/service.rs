@@ -108,7 +108,8 @@ impl Calls {
     /// The call of a request that the doorkeeper has let in.
     fn call<T>(&self, request: &Request<T>) -> Result<Call, Status> {
         let asker = request.extensions().get::<Asker>().cloned();
-        let asker = asker.ok_or_else(|| Status::unauthenticated("nobody looked who asks: this is a mistake of the server"))?;
+        let asker =
+            asker.ok_or_else(|| Status::unauthenticated("nobody looked who asks: this is a mistake of the server"))?;
         Ok(Call { shared: Arc::clone(&self.shared), asker })
     }
 

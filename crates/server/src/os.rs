@@ -171,24 +171,35 @@ pub fn server_signals(rereads: bool) -> io::Result<OwnedFd> {
     }
     // People send these to servers that rotate logs or reread their configuration; ignore them.
     ignore(&[libc::SIGUSR1, libc::SIGUSR2]);
-    // SAFETY: the set is initialised before use and lives through each call; the descriptor is new and ours alone.
+    let set = mask(libc::SIG_BLOCK, &stopping)?;
+    // SAFETY: the set is initialised and lives through the call; the descriptor is new and ours alone.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))?)) }
+}
+
+/// Blocks signals in this thread, or lets them through again.
+fn mask(how: libc::c_int, signals: &[libc::c_int]) -> io::Result<libc::sigset_t> {
+    // SAFETY: the set is initialised before use and lives through each call.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
-        for signal in stopping {
+        for &signal in signals {
             libc::sigaddset(&mut set, signal);
         }
-        match libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) {
-            0 => {}
-            errno => return Err(io::Error::from_raw_os_error(errno)),
+        match libc::pthread_sigmask(how, &set, std::ptr::null_mut()) {
+            0 => Ok(set),
+            errno => Err(io::Error::from_raw_os_error(errno)),
         }
-        Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC))?))
     }
 }
 
 /// [`server_signals`] of a command that reads nothing again.
 pub fn termination_signals() -> io::Result<OwnedFd> {
     server_signals(false)
+}
+
+/// Lets the signals of [`termination_signals`] end the process again.
+pub fn let_termination_signals_through() -> io::Result<()> {
+    mask(libc::SIG_UNBLOCK, &[libc::SIGTERM, libc::SIGINT, libc::SIGPWR, libc::SIGHUP]).map(drop)
 }
 
 /// Keeps what this process holds out of core dumps, and from other processes of the same user.

@@ -255,11 +255,24 @@ pub struct PlaceArguments {
     /// A file or block device for the data, instead of a file in --data
     #[arg(long, value_name = "FILE|DEV", conflicts_with = "data")]
     pub drive: Option<PathBuf>,
-    /// A running server that is asked through its Flight door, in place of the one that has --data or --drive: grpc://HOST:PORT, or
-    /// grpc+unix://PATH. What changes keyspaces or sizes is not asked so
+    /// A running server that is asked through its Flight door, in place of the one that has --data or --drive: grpc://HOST:PORT,
+    /// grpc+tls://HOST:PORT, or grpc+unix://PATH. What changes keyspaces or sizes is for users with the right to it
     #[cfg(feature = "flight")]
     #[arg(long, value_name = "SERVER", conflicts_with_all = ["data", "drive"])]
     pub server: Option<ServerAddress>,
+    /// With grpc+tls: the authority of the server's certificate, in PEM
+    #[cfg(feature = "flight")]
+    #[arg(long, value_name = "FILE", requires = "server")]
+    pub server_ca: Option<PathBuf>,
+    /// Log in at --server as this user
+    #[cfg(feature = "flight")]
+    #[arg(long, value_name = "NAME", requires = "server")]
+    pub user: Option<String>,
+    /// Read the password of --user from this file, without the line's end; - is standard input. Without, it is asked for
+    // A variable may set it for all commands, also for those that log in nowhere.
+    #[cfg(feature = "flight")]
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
 }
 
 impl PlaceArguments {
@@ -278,6 +291,12 @@ impl PlaceArguments {
             drive: None,
             #[cfg(feature = "flight")]
             server: None,
+            #[cfg(feature = "flight")]
+            server_ca: None,
+            #[cfg(feature = "flight")]
+            user: None,
+            #[cfg(feature = "flight")]
+            password_file: None,
         }
     }
 

@@ -19,6 +19,7 @@ mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
 mod mistypes;
+mod passwords;
 #[cfg(feature = "images")]
 mod pictures;
 pub mod pipeline_arguments;

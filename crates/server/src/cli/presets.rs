@@ -29,7 +29,8 @@ use tapetum_service::suggestion::{is_one_slip, nearest};
 /// Options that commands other than `serve` take.
 const OF_ANY_COMMAND: [&str; 6] = ["data", "drive", "memory", "log", "users-file", "password-file"];
 /// Options of `serve` that only the command line may give.
-const OF_COMMAND_LINE: [&str; 6] = ["config", "help", "quiet", "server", "verbose", "version"];
+const OF_COMMAND_LINE: [&str; 9] =
+    ["config", "help", "password-file", "quiet", "server", "server-ca", "user", "verbose", "version"];
 
 /// The words of a command line, and the origin of the options that were added.
 #[derive(Debug, Default)]

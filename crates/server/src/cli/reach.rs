@@ -1,8 +1,14 @@
 //! The store that a command asks: the one of a running server, or one that it opens itself.
 
 use std::error::Error;
+#[cfg(feature = "flight")]
+use std::path::PathBuf;
 
 use tapetum::Options;
+#[cfg(feature = "flight")]
+use tapetum_access::users;
+#[cfg(feature = "flight")]
+use tapetum_flight::client::{FlightConnection, Login, ServerAddress};
 use tapetum_kernels::scan::Format;
 use tapetum_service::asked::Asked;
 use tapetum_service::caller::Caller;
@@ -12,6 +18,8 @@ use tapetum_service::service::{Access, Service};
 use tapetum_service::socket::client::Connection;
 
 use super::commands::{Outcome, check_memory, offline_options, tell};
+#[cfg(feature = "flight")]
+use super::passwords::{self, Asking};
 use crate::cli::arguments::{PlaceArguments, StoreArguments};
 use crate::tools::key_text::KeyText;
 
@@ -26,10 +34,29 @@ pub struct Reached {
 pub fn remote_of(arguments: &PlaceArguments) -> Result<Option<Box<dyn Asked>>, Box<dyn Error>> {
     #[cfg(feature = "flight")]
     if let Some(address) = &arguments.server {
-        return Ok(Some(Box::new(tapetum_flight::client::FlightConnection::open(address)?)));
+        return Ok(Some(Box::new(FlightConnection::open(address, &login(address, arguments)?)?)));
     }
     let _ = arguments;
     Ok(None)
+}
+
+/// What is shown to the server at `--server`, and wanted of it.
+#[cfg(feature = "flight")]
+fn login(address: &ServerAddress, arguments: &PlaceArguments) -> Result<Login, Box<dyn Error>> {
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("--server-ca {}: {error}", path.display()));
+    let authority = arguments.server_ca.as_ref().map(read).transpose()?;
+    let user = match &arguments.user {
+        None => None,
+        Some(name) => {
+            users::check_name(name)?;
+            if matches!(address, ServerAddress::Tcp(_)) {
+                tell(&format!("{address} has no TLS: whoever is on the way can read the password"));
+            }
+            let password = passwords::password(arguments.password_file.as_deref(), Asking::Once)?;
+            Some((name.clone(), password))
+        }
+    };
+    Ok(Login { user, authority })
 }
 
 /// The server at `--server`, or the one that has the store open, if there is one.

@@ -2,26 +2,24 @@
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde_json::{Value, json};
 use tapetum_access::gate::GateError;
-use tapetum_access::password::{Hash, PASSWORD_BYTES_MAX, Password};
+use tapetum_access::password::Hash;
 use tapetum_access::rights::Rights;
 use tapetum_access::secret_file;
 use tapetum_access::users::{self, HEAD, User, Users};
 use tapetum_service::request::Role;
-use zeroize::Zeroizing;
 
 use super::access_arguments::{UserCommand, UsersFileArguments};
 use super::commands::{Outcome, tell};
+use super::passwords::{self, Asking};
 use super::table::table;
+use crate::output;
 use crate::store::unfinished;
-use crate::{os, output};
 
 /// Stands for every keyspace and the store itself.
 const ALL: &str = "*";
@@ -39,7 +37,7 @@ pub fn run(command: UserCommand) -> Outcome {
             }
             let hash = match certificate {
                 true => None,
-                false => Some(Hash::of(&password(password_file.as_deref())?)?),
+                false => Some(Hash::of(&passwords::password(password_file.as_deref(), Asking::Twice)?)?),
             };
             add(&file.users_file, &User { name, rights, hash }, replace)
         }
@@ -132,63 +130,4 @@ fn list(UsersFileArguments { users_file }: &UsersFileArguments, as_json: bool) -
     }
     let cells = users.iter().map(|user| [user.name.clone(), known_by(user).into(), users::rights_text(&user.rights)]);
     Ok(output::print(table(["user", "known by", "rights"], cells).as_bytes())?)
-}
-
-/// The password in a file, or what somebody types twice.
-fn password(file: Option<&Path>) -> Result<Password, Box<dyn Error>> {
-    let bytes = match file {
-        Some(path) if path == Path::new("-") => read_line(io::stdin().lock())?,
-        Some(path) => {
-            let bytes =
-                secret_file::read(path).map_err(|error| format!("the password in {}: {error}", path.display()))?;
-            read_line(&bytes[..])?
-        }
-        None if io::stdin().is_terminal() => {
-            let first = ask("Password: ")?;
-            if ask("Again: ")? != first {
-                return Err("these were two different passwords: try again".into());
-            }
-            first
-        }
-        None => {
-            return Err(
-                "there is no terminal to ask for the password: give --password-file FILE, or - for standard input"
-                    .into(),
-            );
-        }
-    };
-    Ok(Password::new(&bytes)?)
-}
-
-/// The line that is typed, which the terminal does not show. A signal that stops the command leaves the terminal as it was.
-fn ask(prompt: &str) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
-    let (terminal, mut shown, signals) = (io::stdin(), io::stderr(), os::termination_signals()?);
-    let before = tcgetattr(&terminal)?;
-    let mut silent = before.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
-    write!(shown, "{prompt}")?;
-    tcsetattr(&terminal, OptionalActions::Flush, &silent)?;
-    let typed = match os::wait_for_input_or_signal(terminal.as_fd(), signals.as_fd()) {
-        Ok(None) => read_line(terminal.lock()),
-        Ok(Some(signal)) => Err(format!("stopped by {}: nothing was changed", os::signal_name(signal)).into()),
-        Err(error) => Err(error.into()),
-    };
-    // The rest of a line that is too long is nothing for the shell.
-    tcsetattr(&terminal, OptionalActions::Flush, &before)?;
-    writeln!(shown)?;
-    typed
-}
-
-/// Bytes up to the end of the line.
-fn read_line(mut input: impl Read) -> Result<Zeroizing<Vec<u8>>, Box<dyn Error>> {
-    // Room for all of it: a buffer that grows would leave copies behind.
-    let mut line = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX + 2));
-    let mut byte = Zeroizing::new([0]);
-    while line.len() < line.capacity() && input.read(&mut byte[..])? == 1 && byte[0] != b'\n' {
-        line.push(byte[0]);
-    }
-    if line.last() == Some(&b'\r') {
-        line.pop();
-    }
-    Ok(line)
 }
