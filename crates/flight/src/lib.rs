@@ -41,6 +41,8 @@ mod plan;
 mod prepared;
 mod putting;
 mod records;
+#[cfg(test)]
+mod rights_tests;
 mod service;
 mod sql_info;
 mod status;
