@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
 import pathlib
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "clients"))
-from server import BINARY, Server, free_port  # noqa: E402
+from server import BINARY, SCRATCH, Server, free_port  # noqa: E402
 
 # What a client may wait for an answer, in seconds: the machine may be busy.
 PATIENCE = flight.FlightCallOptions(timeout=60)
@@ -72,6 +75,76 @@ class Served(Server):
             told = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
         [value] = [line.split()[2] for line in told.splitlines() if line.startswith(f"STAT {name} ")]
         return int(value)
+
+
+class SecureServed(Served):
+    """A server with users and a certificate, both made for it. ``users`` are names with the options of `tapetum user add`."""
+
+    def __init__(self, name, users, options=()):
+        self.folder = SCRATCH / f"{name}-{os.getpid()}-access"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.authority, certificate, key = certificates(self.folder)
+        self.users_file = self.folder / "users"
+        for user, rights in users.items():
+            self.user(user, *rights)
+        super().__init__(name, ["--users-file", self.users_file, "--ssl-chain-cert", certificate, "--ssl-key", key, *options])
+        self.address = f"grpc+tls://127.0.0.1:{self.flight_port}"
+
+    def answers(self):
+        # Other doors have users and TLS of their own.
+        try:
+            with socket.create_connection(("127.0.0.1", self.flight_port), timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def user(self, name, *rights, password=None):
+        """Adds a user, or gives one other rights; the password is the name, doubled, if none is given."""
+        command("user", "add", name, "--replace", *rights, "--users-file", self.users_file, "--password-file", "-",
+                input=f"{password or name * 2}\n")
+
+    def reload(self):
+        """Lets the server read the users again."""
+        seen = self.log.read_text().count("again: ")
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.log.read_text().count("again: ") > seen)
+
+    def client(self):
+        return flight.connect(self.address, tls_root_certs=self.authority.read_bytes())
+
+    def logged_in(self, user, password=None):
+        """A client, and the options of its calls."""
+        client = self.client()
+        token = client.authenticate_basic_token(user, password or user * 2)
+        return client, flight.FlightCallOptions(timeout=60, headers=[token])
+
+    def adbc(self, user, password=None):
+        return adbc.connect(self.address, autocommit=True, db_kwargs={
+            "username": user, "password": password or user * 2,
+            "adbc.flight.sql.client_option.tls_root_certs": self.authority.read_text()})
+
+    def close(self):
+        super().close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def certificates(folder):
+    """An authority, and a certificate of this machine that it has signed: the paths of both, and of the key."""
+    paths = [folder / name for name in ("authority.pem", "authority.key", "server.pem", "server.key", "server.csr", "names")]
+    authority, authority_key, certificate, key, asked, names = map(str, paths)
+
+    def openssl(*words):
+        subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    openssl("req", "-x509", *curve, "-keyout", authority_key, "-out", authority, "-days", "30", "-subj", "/CN=authority")
+    openssl("req", *curve, "-keyout", key, "-out", asked, "-subj", "/CN=server")
+    paths[-1].write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n")
+    openssl("x509", "-req", "-in", asked, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial", "-days", "30",
+            "-extfile", names, "-out", certificate)
+    os.chmod(key, 0o600)
+    return paths[0], paths[2], paths[3]
 
 
 def command(*words, check=True, **options):

@@ -7,11 +7,17 @@
 //! | `user password` | memcached's text protocol, as the value of a `set` |
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use zeroize::Zeroizing;
 
 use crate::password::{PASSWORD_BYTES_MAX, Password, PasswordError};
 
+/// As Basic has it. Clients of Flight in Go leave the padding out.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 /// A name and a password in any form are not longer.
 pub const CREDENTIALS_BYTES_MAX: usize = 2 * (PASSWORD_BYTES_MAX + 256);
 
@@ -45,7 +51,7 @@ impl Credentials {
         if !scheme.eq_ignore_ascii_case(b"basic ") {
             return Err(NoCredentials);
         }
-        let decoded = Zeroizing::new(STANDARD.decode(text.trim_ascii()).map_err(|_| NoCredentials)?);
+        let decoded = Zeroizing::new(BASE64.decode(text.trim_ascii()).map_err(|_| NoCredentials)?);
         Credentials::split(&decoded, b':')
     }
 
@@ -88,6 +94,7 @@ mod tests {
     fn each_form_is_read() {
         assert_eq!(Credentials::of_basic(b"Basic YWxpY2U6b3Blbjpzw6lzYW1l"), credentials("alice", "open:s\u{e9}same"));
         assert_eq!(Credentials::of_basic(b"basic  YWxpY2U6eA== "), credentials("alice", "x"));
+        assert_eq!(Credentials::of_basic(b"Basic YWxpY2U6eA"), credentials("alice", "x"), "as Go writes it");
         assert_eq!(Credentials::of_plain(b"\0alice\0open sesame"), credentials("alice", "open sesame"));
         assert_eq!(Credentials::of_plain(b"alice\0alice\0x"), credentials("alice", "x"));
         assert_eq!(Credentials::of_words(b"alice open sesame"), credentials("alice", "open sesame"));

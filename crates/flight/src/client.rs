@@ -105,10 +105,7 @@ impl FlightConnection {
     /// # Errors
     /// If nobody answers there, or the server's certificate is not the one that is wanted.
     pub fn open(address: &ServerAddress, login: &Login) -> Result<FlightConnection, Failure> {
-        let hint = match address {
-            ServerAddress::Tcp(_) => ", or give grpc+tls:// if it has a certificate",
-            ServerAddress::Tls(_) | ServerAddress::Unix(_) => "",
-        };
+        let hint = hint(address);
         let unreached = |error: &dyn std::fmt::Display| {
             let told = format!("no server answers at {address}: {error}; start it there with --flight{hint}");
             Failure::new(FailureKind::Unavailable, told)
@@ -157,10 +154,22 @@ impl FlightConnection {
         match kind {
             FailureKind::Unavailable => Failure::new(
                 kind,
-                format!("the server at {} did not answer to the end ({message}): {doubt}", self.address),
+                format!(
+                    "the server at {} did not answer to the end ({message}): {doubt}{}",
+                    self.address,
+                    hint(&self.address)
+                ),
             ),
             kind => Failure::new(kind, message),
         }
+    }
+}
+
+/// A server with TLS breaks off a connection without.
+fn hint(address: &ServerAddress) -> &'static str {
+    match address {
+        ServerAddress::Tcp(_) => ", or give grpc+tls:// if it has a certificate",
+        ServerAddress::Tls(_) | ServerAddress::Unix(_) => "",
     }
 }
 
