@@ -15,8 +15,8 @@ from tapetum.joining import AtNode, NodesItems, NodesRows, at_once
 from tapetum.remote import RemoteStore, listed
 
 
-def connect_nodes(addresses):
-    """A store over several nodes: of a list of addresses, or of names with their addresses."""
+def connect_nodes(addresses, login=None):
+    """A store over several nodes: of a list of addresses, or of names with their addresses. All nodes have the user of ``login``."""
     if isinstance(addresses, dict):
         named = {str(name): address for name, address in addresses.items()}
     else:
@@ -25,7 +25,7 @@ def connect_nodes(addresses):
             raise Error("a node is given twice: give each address once")
     if not named:
         raise Error("no node is given: give the addresses of one or more")
-    return NodesStore(named)
+    return NodesStore(named, login)
 
 
 def node_of(names, key):
@@ -190,11 +190,15 @@ class NodesKeyspace:
         return f"<tapetum.{type(self).__name__}: {self.name} of {', '.join(self._parts)}>"
 
     def __reduce__(self):
-        return _keyspace_of, ({name: part.address for name, part in self._parts.items()}, self.name)
+        return _keyspace_of, ({name: part.address for name, part in self._parts.items()}, self.name, self._login)
+
+    @property
+    def _login(self):
+        return next(iter(self._parts.values())).login
 
 
-def _keyspace_of(addresses, name):
-    return connect_nodes(addresses).keyspace(name)
+def _keyspace_of(addresses, name, login=None):
+    return connect_nodes(addresses, login).keyspace(name)
 
 
 class NodesStore(NodesKeyspace):
@@ -202,12 +206,12 @@ class NodesStore(NodesKeyspace):
 
     read_only = False
 
-    def __init__(self, addresses):
+    def __init__(self, addresses, login=None):
         self._stores = {}
         try:
             for name, address in addresses.items():
                 with AtNode(name, None):
-                    self._stores[name] = RemoteStore(address)
+                    self._stores[name] = RemoteStore(address, login)
         except BaseException:
             self.close()
             raise
@@ -258,7 +262,7 @@ class NodesStore(NodesKeyspace):
         self._each(lambda store: store.drop_keyspace(name))
 
     def __reduce__(self):
-        return connect_nodes, (self.path,)
+        return connect_nodes, (self.path, self._login)
 
 
 __all__ = ["NodesItems", "NodesKeyspace", "NodesRows", "NodesStore", "connect_nodes", "node_of"]

@@ -7,7 +7,7 @@ import math
 import time
 
 from tapetum.answers import RemoteItems, RemoteRows
-from tapetum.door import Door, as_bytes, base64_of, key_lists
+from tapetum.door import Door, Login, as_bytes, base64_of, key_lists
 from tapetum.errors import Error
 
 DEFAULT_KEYSPACE = "default"
@@ -15,24 +15,31 @@ DEFAULT_KEYSPACE = "default"
 _EXPIRY_MS_END = 2**48 - 1
 
 
-def connect(address):
-    """A store that `tapetum serve --flight` serves at an address: ``grpc://HOST:PORT``, or the path of a Unix socket.
+def connect(address, *, user=None, password=None, ca=None):
+    """A store that `tapetum serve --flight` serves at an address: ``grpc://HOST:PORT``, ``grpc+tls://HOST:PORT``, or the path of a Unix socket.
 
-    Of a list of addresses, or names with addresses, it is a store over several nodes; see ``tapetum.nodes``.
+    ``user`` and ``password`` log in where the server has users. ``ca`` is the authority of a TLS server's certificate: a path, or bytes in PEM.
+
+    Of a list of addresses, or names with addresses, it is a store over several nodes, which all have this user; see ``tapetum.nodes``.
     """
+    login = Login(user, password, ca)
     if isinstance(address, list | tuple | dict):
         from tapetum.nodes import connect_nodes
 
-        return connect_nodes(address)
-    return RemoteStore(address)
+        return connect_nodes(address, login)
+    return RemoteStore(address, login)
 
 
-def _keyspace_of(address, name):
-    return connect(address).keyspace(name)
+def _connected(address, login):
+    return connect(address, **login)
 
 
-def _frozen_keyspace_of(address, freeze, name):
-    return RemoteFreeze(Door(address), freeze).keyspace(name)
+def _keyspace_of(address, name, login=None):
+    return connect(address, **(login or {})).keyspace(name)
+
+
+def _frozen_keyspace_of(address, freeze, name, login=None):
+    return RemoteFreeze(Door(address, Login(**(login or {}))), freeze).keyspace(name)
 
 
 def _refused(what, instead):
@@ -109,6 +116,11 @@ class _Reading:
     def address(self):
         """The address of the server."""
         return self._door.location
+
+    @property
+    def login(self):
+        """The user as whom it is asked."""
+        return self._door.login
 
     @property
     def fields(self):
@@ -293,16 +305,16 @@ class RemoteKeyspace(_Reading):
         return f"<tapetum.{type(self).__name__}: {self._name} of {self._door.location}>"
 
     def __reduce__(self):
-        return _keyspace_of, (self._door.location, self._name)
+        return _keyspace_of, (self._door.location, self._name, self._door.login.arguments)
 
 
 class RemoteStore(RemoteKeyspace):
-    """A served store. It is also its own default keyspace. A copy in another process, by pickle, connects anew."""
+    """A served store. It is also its own default keyspace. A copy in another process, by pickle, connects anew: it has the password with it."""
 
     read_only = False
 
-    def __init__(self, address):
-        door = Door(address)
+    def __init__(self, address, login=None):
+        door = Door(address, login)
         super().__init__(door, DEFAULT_KEYSPACE)
         try:
             # A wrong address is an error here, not at the first request.
@@ -381,7 +393,7 @@ class RemoteStore(RemoteKeyspace):
         return {name: _number(text) for name, text in figures.items()}
 
     def __reduce__(self):
-        return connect, (self._door.location,)
+        return _connected, (self._door.location, self._door.login.arguments)
 
 
 class RemoteFreeze:
@@ -464,7 +476,7 @@ class RemoteFrozenKeyspace(_Reading):
         return self._fields
 
     def __reduce__(self):
-        return _frozen_keyspace_of, (self.address, self._freeze.id, self.name)
+        return _frozen_keyspace_of, (self.address, self._freeze.id, self.name, self._door.login.arguments)
 
 
 def _text(key):

@@ -131,20 +131,28 @@ class SecureServed(Served):
 
 def certificates(folder):
     """An authority, and a certificate of this machine that it has signed: the paths of both, and of the key."""
-    paths = [folder / name for name in ("authority.pem", "authority.key", "server.pem", "server.key", "server.csr", "names")]
-    authority, authority_key, certificate, key, asked, names = map(str, paths)
+    authority, key = folder / "authority.pem", folder / "authority.key"
+    openssl("req", "-x509", *NEW_KEY, "-keyout", key, "-out", authority, "-days", "30", "-subj", "/CN=authority")
+    return authority, *renew_certificate(folder, "IP:127.0.0.1,DNS:localhost")
 
-    def openssl(*words):
-        subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
 
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl("req", "-x509", *curve, "-keyout", authority_key, "-out", authority, "-days", "30", "-subj", "/CN=authority")
-    openssl("req", *curve, "-keyout", key, "-out", asked, "-subj", "/CN=server")
-    paths[-1].write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n")
-    openssl("x509", "-req", "-in", asked, "-CA", authority, "-CAkey", authority_key, "-CAcreateserial", "-days", "30",
-            "-extfile", names, "-out", certificate)
-    os.chmod(key, 0o600)
-    return paths[0], paths[2], paths[3]
+def renew_certificate(folder, names):
+    """A certificate for other names, in the place of the one before."""
+    authority, certificate, key, asked, extensions = (
+        folder / name for name in ("authority.pem", "server.pem", "server.key", "server.csr", "extensions"))
+    openssl("req", *NEW_KEY, "-keyout", key, "-out", asked, "-subj", "/CN=server")
+    extensions.write_text(f"subjectAltName={names}\nbasicConstraints=CA:FALSE\n")
+    openssl("x509", "-req", "-in", asked, "-CA", authority, "-CAkey", authority.with_suffix(".key"), "-CAcreateserial", "-days", "30",
+            "-extfile", extensions, "-out", certificate)
+    key.chmod(0o600)
+    return certificate, key
+
+
+NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+
+def openssl(*words):
+    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=60)
 
 
 def command(*words, check=True, **options):

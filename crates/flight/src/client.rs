@@ -151,6 +151,8 @@ impl FlightConnection {
             Role::Write | Role::Admin => "it may or may not have been done: look when it serves again",
         };
         let Failure { kind, message } = failure_of(status);
+        // A status that has a source is the connection's, and not the server's.
+        let kind = if std::error::Error::source(status).is_some() { FailureKind::Unavailable } else { kind };
         match kind {
             FailureKind::Unavailable => Failure::new(
                 kind,
