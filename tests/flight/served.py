@@ -78,9 +78,10 @@ class Served(Server):
 
 
 class SecureServed(Served):
-    """A server with users and a certificate, both made for it. ``users`` are names with the options of `tapetum user add`."""
+    """A server with users and a certificate, both made for it. ``users`` are names with the options of `tapetum user add`.
+    ``asks`` whether clients may show certificates: as `--ssl-verify-mode` has it."""
 
-    def __init__(self, name, users, options=()):
+    def __init__(self, name, users, asks=None):
         self.folder = SCRATCH / f"{name}-{os.getpid()}-access"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -88,7 +89,8 @@ class SecureServed(Served):
         self.users_file = self.folder / "users"
         for user, rights in users.items():
             self.user(user, *rights)
-        super().__init__(name, ["--users-file", self.users_file, "--ssl-chain-cert", certificate, "--ssl-key", key, *options])
+        clients = ["--ssl-ca-cert", self.authority, "--ssl-verify-mode", asks] if asks else []
+        super().__init__(name, ["--users-file", self.users_file, "--ssl-chain-cert", certificate, "--ssl-key", key, *clients])
         self.address = f"grpc+tls://127.0.0.1:{self.flight_port}"
 
     def answers(self):
@@ -101,8 +103,8 @@ class SecureServed(Served):
 
     def user(self, name, *rights, password=None):
         """Adds a user, or gives one other rights; the password is the name, doubled, if none is given."""
-        command("user", "add", name, "--replace", *rights, "--users-file", self.users_file, "--password-file", "-",
-                input=f"{password or name * 2}\n")
+        by = [] if "--certificate" in rights else ["--password-file", "-"]
+        command("user", "add", name, "--replace", *rights, "--users-file", self.users_file, *by, input=f"{password or name * 2}\n")
 
     def reload(self):
         """Lets the server read the users again."""
@@ -136,11 +138,11 @@ def certificates(folder):
     return authority, *renew_certificate(folder, "IP:127.0.0.1,DNS:localhost")
 
 
-def renew_certificate(folder, names):
-    """A certificate for other names, in the place of the one before."""
+def renew_certificate(folder, names, whose="server"):
+    """A certificate for names, in the place of the one before, and its key."""
     authority, certificate, key, asked, extensions = (
-        folder / name for name in ("authority.pem", "server.pem", "server.key", "server.csr", "extensions"))
-    openssl("req", *NEW_KEY, "-keyout", key, "-out", asked, "-subj", "/CN=server")
+        folder / name for name in ("authority.pem", f"{whose}.pem", f"{whose}.key", f"{whose}.csr", "extensions"))
+    openssl("req", *NEW_KEY, "-keyout", key, "-out", asked, "-subj", f"/CN={whose}")
     extensions.write_text(f"subjectAltName={names}\nbasicConstraints=CA:FALSE\n")
     openssl("x509", "-req", "-in", asked, "-CA", authority, "-CAkey", authority.with_suffix(".key"), "-CAcreateserial", "-days", "30",
             "-extfile", extensions, "-out", certificate)

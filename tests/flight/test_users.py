@@ -319,6 +319,43 @@ class TestUsers(Case):
         self.assertRegex(log, r'audit: "owner" from 127\.0\.0\.1:\d+ over Flight: rename keyspace "mine" to "yours": "owner" may not')
 
 
+class TestCertificates(Case):
+    def connect(self, whose=None, names=None):
+        shown = {}
+        if whose:
+            certificate, key = renew_certificate(self.server.folder, names, whose)
+            shown = {"cert_chain": certificate.read_bytes(), "private_key": key.read_bytes()}
+        client = flight.connect(self.server.address, tls_root_certs=self.server.authority.read_bytes(), **shown)
+        self.addCleanup(client.close)
+        return client
+
+    def serve(self, asks):
+        users = {"carol": ["--read", "papers", "--certificate"], "dave": ["--read", "papers"]}
+        self.server = SecureServed(f"flight-certificates-{asks}", users, asks=asks)
+        self.addCleanup(self.server.close)
+        self.server.keyspace("papers")
+
+    def test_a_user_is_known_by_a_certificate_and_an_unknown_name_is_nobody(self):
+        self.serve("request")
+        patience = flight.FlightCallOptions(timeout=60)
+        carol = self.connect("client", "DNS:carol")
+        carol.get_flight_info(ALL, patience)
+        with self.assertRaises(FORBIDDEN):
+            put(carol, patience, "papers", items([(b"x", b"y")]))
+        for client in (self.connect("other", "DNS:eve"), self.connect()):
+            with self.assertRaises(UNAUTHENTICATED):
+                client.get_flight_info(ALL, patience)
+        # A password goes before the certificate.
+        token = carol.authenticate_basic_token("dave", "davedave")
+        carol.get_flight_info(ALL, flight.FlightCallOptions(timeout=60, headers=[token]))
+
+    def test_whoever_has_none_does_not_get_in_where_one_is_needed(self):
+        self.serve("require")
+        with self.assertRaises(Exception):
+            self.connect().get_flight_info(ALL, flight.FlightCallOptions(timeout=20))
+        self.connect("client", "DNS:carol").get_flight_info(ALL, flight.FlightCallOptions(timeout=60))
+
+
 class TestPackage(Case):
     """The package tapetum as a client."""
 

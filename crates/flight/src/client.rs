@@ -272,3 +272,40 @@ impl Asked for FlightConnection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_read_as_they_print() {
+        for text in ["grpc://127.0.0.1:8815", "grpc+tls://[::1]:8815", "grpc+tls://example.org:1", "grpc+unix:///x/y"] {
+            assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), text);
+        }
+        for text in
+            ["grpc+tls://", "grpc+tls://host", "grpc+tls://host:70000", "http://host:1", "host:1", "grpc+unix://"]
+        {
+            assert!(text.parse::<ServerAddress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_shown_to_the_server_alone() {
+        let password = Password::new(b"open:sesame").unwrap();
+        let login = Login { user: Some(("alice".into(), password)), authority: None };
+        let value = login.authorization().unwrap().unwrap();
+        assert_eq!(value.to_str().unwrap(), "Basic YWxpY2U6b3BlbjpzZXNhbWU=");
+        assert!(!format!("{login:?} {value:?}").contains("sesame") && !format!("{value:?}").contains("YWxp"));
+        assert_eq!(Login::default().authorization().unwrap(), None);
+    }
+
+    #[test]
+    fn tls_without_an_authority_says_what_to_give() {
+        let told = |authority: Option<&[u8]>| {
+            let login = Login { user: None, authority: authority.map(<[u8]>::to_vec) };
+            tls_config("127.0.0.1:1", &login).err().unwrap().message
+        };
+        assert!(told(None).contains("--server-ca FILE"));
+        assert!(told(Some(b"nothing")).contains("BEGIN CERTIFICATE"));
+    }
+}

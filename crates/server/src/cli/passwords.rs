@@ -15,6 +15,8 @@ use crate::os;
 /// How often the terminal asks for a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asking {
+    /// Another server knows it.
+    #[cfg(feature = "flight")]
     Once,
     /// A new password: a slip would be kept.
     Twice,
