@@ -436,7 +436,6 @@ class TestPackage(Case):
             self.assertIn(told, str(refused.exception))
             self.assertNotIn("Detail", str(refused.exception))
         with self.assertRaises(tapetum.Error) as refused:
-            self.connect().keyspace("papers").fields
             self.connect().stats()
         self.assertIn('"alice" may not read the whole store', str(refused.exception))
 
