@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::client::WantedFor;
+use super::tls::RECORD_BYTES;
 use super::{Client, CloseReason, Connection, TlsSide};
 use crate::doors::context::Context;
 use crate::net::arrivals::PIECE_BYTES;
@@ -366,7 +367,8 @@ impl Stream {
         let (bytes, room) = match &mut self.tls {
             None => (os::read_more(&self.fd, &mut self.input)?, room),
             Some(tls) => {
-                let read = tls.receive(&self.fd, cx.scratch, room, &mut self.input);
+                // A record says nothing before it is whole: to read it by what room is left may take a read a byte.
+                let read = tls.receive(&self.fd, cx.scratch, room.max(RECORD_BYTES), &mut self.input);
                 self.read_closed |= tls.is_closed();
                 read?
             }

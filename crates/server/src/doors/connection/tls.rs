@@ -6,7 +6,8 @@
 //! ```
 //! 1. Before the handshake is over the door gets nothing, and nothing of its output is sealed.
 //! 2. It holds a part of a record that has not come whole, and at most [`SEALED_BYTES`] of output, and some more for what the session adds.
-//! 3. A handshake begins when its worker has a place for it ([`crate::worker`]).
+//! 3. The session counts bytes of the input that it has seen: whoever asks it for anything gives it all of the input that was not taken yet.
+//! 4. A handshake begins when its worker has a place for it ([`crate::worker`]).
 //!
 //! Owned by one worker.
 
@@ -26,7 +27,7 @@ use crate::os;
 const SEALED_BYTES: usize = 64 << 10;
 /// Bytes that a record of 16 KiB has beside them, at the most.
 const RECORD_BYTES_MORE: usize = 64;
-const RECORD_BYTES: usize = 16 << 10;
+pub(super) const RECORD_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -127,10 +128,14 @@ impl TlsSide {
         let came = os::read(&socket, &mut scratch[held..end])?;
         scratch[..held].copy_from_slice(&self.part);
         let sealed = &mut scratch[..held + came];
+        // Not twice what there is: the buffer may hold a long value already.
+        plain.reserve_exact(sealed.len());
         let taken = match self.open(sealed, plain) {
             Ok(taken) => taken,
             Err(error) => {
-                self.say_why(socket);
+                // If it takes that at once.
+                let _ = os::send(socket, &[IoSlice::new(&self.sealed[self.sent_bytes..])]);
+                self.clear();
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
         };
@@ -144,14 +149,21 @@ impl TlsSide {
         Ok((came, end - held))
     }
 
-    /// Appends what `sealed` says to `plain`. Returns how much of it was taken.
+    /// Appends what `sealed` says to `plain`. Returns how much of it was taken. After an error the output ends with what the peer is told.
     fn open(&mut self, sealed: &mut [u8], plain: &mut Vec<u8>) -> Result<usize, rustls::Error> {
         let mut taken = 0;
         loop {
             let UnbufferedStatus { discard, state, .. } = self.session.process_tls_records(&mut sealed[taken..]);
             let mut discard = discard;
             let mut is_done = false;
-            match state? {
+            let state = match state {
+                Ok(state) => state,
+                Err(error) => {
+                    self.seal_alert(&mut sealed[taken + discard..]);
+                    return Err(error);
+                }
+            };
+            match state {
                 ConnectionState::ReadTraffic(mut traffic) => {
                     while let Some(record) = traffic.next_record() {
                         let record = record?;
@@ -214,7 +226,7 @@ impl TlsSide {
         while taken < SEALED_BYTES {
             let Some(piece) = out.pieces().next() else { break };
             let piece = &piece[..piece.len().min(SEALED_BYTES - taken)];
-            let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
+            let UnbufferedStatus { state, discard, .. } = self.session.process_tls_records(&mut self.part);
             match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
                     let start = self.sealed.len();
@@ -231,6 +243,7 @@ impl TlsSide {
                 ConnectionState::PeerClosed => self.is_closed = true,
                 _ => return Err(rustls::Error::General("nothing can be sent any more".into())),
             }
+            self.part.drain(..discard);
             // A queue keeps an empty first chunk for no one.
             if out.is_empty() {
                 break;
@@ -249,7 +262,7 @@ impl TlsSide {
         if self.has_unsent() || !self.is_ready() {
             return;
         }
-        let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
+        let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut self.part);
         let mut words = [0; 2 * RECORD_BYTES_MORE];
         if let Ok(ConnectionState::WriteTraffic(mut traffic)) = state
             && let Ok(bytes) = traffic.queue_close_notify(&mut words)
@@ -259,14 +272,12 @@ impl TlsSide {
         }
     }
 
-    /// Tells the peer what was wrong, if it takes that at once.
-    fn say_why(&mut self, socket: impl AsFd) {
-        let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
+    /// Seals what the session tells the peer of an error. `rest`: the input that was not taken.
+    fn seal_alert(&mut self, rest: &mut [u8]) {
+        let UnbufferedStatus { state, .. } = self.session.process_tls_records(rest);
         if let Ok(ConnectionState::EncodeTlsData(data)) = state {
             encode(data, &mut self.sealed);
-            let _ = os::send(socket, &[IoSlice::new(&self.sealed[self.sent_bytes..])]);
         }
-        self.clear();
     }
 }
 
