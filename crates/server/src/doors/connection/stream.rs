@@ -251,7 +251,8 @@ impl Stream {
     /// Those of the socket; the next [`Stream::read`] comes to them again, or to the end.
     pub fn read_piece(&mut self, piece: &mut [u8], scratch: &mut [u8], plain: &mut Vec<u8>) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return os::read(&self.fd, piece) };
-        assert!(plain.is_empty(), "nobody left anything in it");
+        // Nothing of another client's.
+        plain.clear();
         if let Err(error) = tls.receive(&self.fd, scratch, piece.len(), plain) {
             self.connection.client.gone |= error.kind() == io::ErrorKind::InvalidData;
             plain.clear();
@@ -261,6 +262,7 @@ impl Stream {
         let bytes = plain.len();
         piece[..bytes].copy_from_slice(plain);
         plain.clear();
+        self.read_closed |= tls.is_closed();
         Ok(bytes)
     }
 
@@ -336,7 +338,8 @@ impl Stream {
             }
             Some(mut tls) => {
                 let mut plain = std::mem::take(cx.plain);
-                assert!(plain.is_empty(), "nobody left anything in it");
+                // Nothing of another client's.
+                plain.clear();
                 let result = tls.receive(&self.fd, &mut scratch, usize::MAX, &mut plain);
                 self.read_closed |= tls.is_closed();
                 if let Some(certificate) = tls.take_certificate() {
