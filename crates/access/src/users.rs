@@ -169,8 +169,8 @@ fn unworded(word: &str) -> Option<String> {
         rest = behind;
         match byte {
             b'%' => {
-                let digits = rest.get(..2).and_then(|digits| str::from_utf8(digits).ok())?;
-                bytes.push(u8::from_str_radix(digits, 16).ok()?);
+                let digits = rest.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))?;
+                bytes.push(u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?);
                 rest = &rest[2..];
             }
             byte => bytes.push(byte),
@@ -233,6 +233,7 @@ mod tests {
             ("alice read: -", "names no keyspace"),
             ("alice read:%zz -", "is no name of a keyspace"),
             ("alice read:%ff -", "is no name of a keyspace"),
+            ("alice read:%+f -", "is no name of a keyspace"),
             ("alice read:a secret", "the password's hash is none of Argon2id's"),
             ("al:ice read:a -", "is no name for a user"),
             ("alice read:a -\nbob read:a -\nalice read:b -", "line 4: the user \"alice\" is in line 2 already"),
