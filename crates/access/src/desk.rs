@@ -42,8 +42,8 @@ pub struct Attempt {
     pub hash: Hash,
     pub password: Password,
     pub origin: Origin,
-    /// Told whether it is right.
-    pub done: Box<dyn FnOnce(bool) + Send>,
+    /// Told whether it is right; `None` if the desk closes before it was looked at.
+    pub done: Box<dyn FnOnce(Option<bool>) + Send>,
 }
 
 #[derive(Default)]
@@ -107,6 +107,12 @@ impl Desk {
         true
     }
 
+    /// Whether an attempt from there waits for its turn.
+    pub fn is_slowed(&self, origin: Origin) -> bool {
+        let now = Instant::now();
+        !lock(&self.shared.queue).slowness.wait(origin, now).is_zero()
+    }
+
     /// Notes a failure that needed no hash: without a password, or of a token.
     pub fn note_failure(&self, origin: Origin) {
         let mut queue = lock(&self.shared.queue);
@@ -115,10 +121,16 @@ impl Desk {
         self.shared.changed.notify_one();
     }
 
-    /// Ends the threads. Those who wait are not answered.
+    /// Ends the threads. Attempts that wait are not looked at any more.
     pub fn close(&self) {
-        lock(&self.shared.queue).is_ended = true;
+        let waiting = {
+            let mut queue = lock(&self.shared.queue);
+            queue.is_ended = true;
+            queue.by_origin.clear();
+            std::mem::take(&mut queue.waiting)
+        };
         self.shared.changed.notify_all();
+        waiting.into_values().for_each(|attempt| (attempt.done)(None));
         for thread in lock(&self.threads).drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -180,7 +192,7 @@ impl Shared {
             let Attempt { hash, password, origin, done } = attempt;
             let bytes = hash.memory_bytes();
             if !self.take(number, bytes, memory) {
-                return;
+                return done(None);
             }
             let is_right = hash.is_of(&password);
             memory.give(number, bytes);
@@ -188,7 +200,7 @@ impl Shared {
                 lock(&self.queue).failed(origin, Instant::now());
                 self.changed.notify_one();
             }
-            done(is_right);
+            done(Some(is_right));
         }
     }
 
@@ -269,7 +281,7 @@ mod tests {
         for number in 0..8u8 {
             let sender = sender.clone();
             let password = if number < 6 { right.clone() } else { wrong.clone() };
-            let done = Box::new(move |is_right| sender.send((number, is_right)).unwrap());
+            let done = Box::new(move |is_right: Option<bool>| sender.send((number, is_right.unwrap())).unwrap());
             let attempt = Attempt { hash: hash.clone(), password, origin: origin(number), done };
             assert!(desk.queue(attempt));
         }
@@ -295,5 +307,10 @@ mod tests {
             assert!(desk.queue(attempt(1)));
         }
         assert!(!desk.queue(attempt(1)) && desk.queue(attempt(2)));
+        let (sender, verdicts) = channel();
+        assert!(desk.queue(Attempt { done: Box::new(move |is_right| sender.send(is_right).unwrap()), ..attempt(3) }));
+        desk.close();
+        assert_eq!(verdicts.recv(), Ok(None), "whoever waits is told");
+        assert!(!desk.queue(attempt(4)));
     }
 }

@@ -128,7 +128,7 @@ impl Gate {
         self.desk.open(memory)
     }
 
-    /// Looks at no password any more.
+    /// Looks at no password any more: logins that wait are told to try again.
     pub fn stop(&self) {
         self.desk.close();
     }
@@ -186,15 +186,18 @@ impl Gate {
         let (users, seen) = self.users_now();
         let user = users.find(&name).filter(|user| user.hash.is_some()).cloned();
         let hash = user.as_ref().and_then(|user| user.hash.clone());
+        // Where failures wait, a right password waits with them: an answer at once would tell a guesser which is right.
         if let (Some(user), Some(hash)) = (&user, &hash)
+            && !self.desk.is_slowed(origin)
             && self.remembered().is_right(&name, hash, &password, Instant::now())
         {
             self.logins.fetch_add(1, Ordering::Relaxed);
             return Some(Ok(Identity::new(self, user, seen, By::Password)));
         }
         let (gate, given) = (Arc::clone(self), password.clone());
-        let done = move |is_right: bool| {
-            let verdict = match user.filter(|_| is_right) {
+        let done = move |is_right: Option<bool>| {
+            let verdict = match user.filter(|_| is_right == Some(true)) {
+                _ if is_right.is_none() => Err(LoginError::Busy),
                 Some(user) => {
                     if let Some(hash) = &user.hash {
                         gate.remembered().remember(&user.name, hash, &given, Instant::now());
