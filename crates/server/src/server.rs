@@ -282,15 +282,16 @@ impl Server {
     pub fn stop(self) -> io::Result<()> {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        // First, as connections stay until their logins are answered.
+        if let Some(gate) = self.gate {
+            gate.stop();
+        }
         let mut result = Ok(());
         for worker in self.workers {
             match worker.join() {
                 Ok(outcome) => result = result.and(outcome),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
-        }
-        if let Some(gate) = self.gate {
-            gate.stop();
         }
         // Not waited for: a resize may take long, and ends when the store closes.
         self.shared.errands.end();
