@@ -4,7 +4,7 @@
 
 use tapetum_access::credentials::CREDENTIALS_BYTES_MAX;
 
-use super::text;
+use super::{number, text};
 
 /// A line is not longer.
 const LINE_BYTES_MAX: usize = 2048;
@@ -33,7 +33,7 @@ pub fn parse(input: &[u8]) -> Option<Result<(TextLogin<'_>, usize), usize>> {
     let noreply = words.get(5) == Some(&&b"noreply"[..]);
     let value_bytes = match words[..] {
         [b"quit", ..] => return Some(Ok((TextLogin::Quit, behind))),
-        [b"set", _, _, _, bytes, ..] => str::from_utf8(bytes).ok().and_then(|bytes| bytes.parse::<usize>().ok()),
+        [b"set", _, _, _, bytes, ..] => number::unsigned(bytes).and_then(|bytes| usize::try_from(bytes).ok()),
         _ => None,
     };
     let Some(value_bytes) = value_bytes else { return Some(Ok((TextLogin::Refused, behind))) };

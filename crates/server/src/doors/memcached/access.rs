@@ -60,13 +60,14 @@ impl ClientAccess {
         user.looked_up(keyspace).map_or(ClientAccess::Nobody, |user| ClientAccess::User(Box::new(user)))
     }
 
-    /// Looks its rights up again if users were read again. `keyspace`: the one that the client sees.
-    pub fn refresh(&mut self, keyspace: &str) {
-        if let ClientAccess::User(user) = self
-            && !user.identity.is_new()
-        {
-            let now = ClientAccess::of_user(user.identity.clone(), keyspace);
-            *self = now;
+    /// Looks its rights up again if users were read again. `keyspace`: the one that the client sees. Returns whether it did.
+    pub fn refresh(&mut self, keyspace: &str) -> bool {
+        match self {
+            ClientAccess::User(user) if !user.identity.is_new() => {
+                *self = ClientAccess::of_user(user.identity.clone(), keyspace);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -85,7 +85,10 @@ impl Memcached {
             BinaryCommand::Version => self.answer(Form::Silent, client, cx, |out| {
                 reply::binary_pair(out, origin, b"", VERSION.as_bytes());
             }),
-            BinaryCommand::Stat { argument } => self.binary_stats(origin, argument, client, cx)?,
+            BinaryCommand::Stat { argument } => {
+                self.binary_stats(origin, argument, client, cx)?;
+                self.audit_answered(need, &[b"stats ", argument].concat(), client);
+            }
             BinaryCommand::Quit { quiet } => {
                 self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, quiet, 0));
                 client.close();

@@ -103,7 +103,10 @@ pub struct Memcached {
 
 impl Memcached {
     pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
-        self.access.refresh(&self.options.keyspace_name);
+        if self.access.refresh(&self.options.keyspace_name) && self.is_taken_away() {
+            self.end_taken_away(client, cx);
+            return Step::Stop(0);
+        }
         if self.watching.is_some() {
             return self.go_on_watching(input, client, cx);
         }

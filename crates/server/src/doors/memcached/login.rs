@@ -5,10 +5,11 @@ use tapetum_access::gate::{LoginError, Verdict};
 use tapetum_service::audit::{self, Asker};
 use tapetum_service::escapes;
 use tapetum_service::failure::Failure;
+use tapetum_service::request::Role;
 
 use super::access::{Admission, ClientAccess};
-use super::door::Memcached;
-use super::needs::{Need, Over};
+use super::door::{Memcached, Protocol};
+use super::needs::{ADMIN_STORE, Need, Over, READ, WRITE};
 use crate::doors::connection::Client;
 use crate::doors::context::Context;
 use crate::net::out::Pool;
@@ -129,6 +130,27 @@ impl Memcached {
         self.slots.complete_with(number, out, &mut client.out, pool);
     }
 
+    /// Whether the users file leaves a client of the text protocol nothing to go on with: it is no user any more, or may not do what it has
+    /// begun. The next request of a binary client is refused, and ends it.
+    pub(super) fn is_taken_away(&self) -> bool {
+        let begun = match &self.many {
+            _ if self.watching.is_some() => ADMIN_STORE,
+            Some(many) if many.touch.is_some() => WRITE,
+            _ => READ,
+        };
+        let has_begun = self.watching.is_some() || self.many.is_some() || self.listing.is_some();
+        self.protocol == Protocol::Text && (self.access.is_nobody() || has_begun && !self.access.allows(begun))
+    }
+
+    /// Ends the client. Its next line would be taken for a login, and each value that it stores for a wrong password.
+    pub(super) fn end_taken_away(&mut self, client: &mut Client, cx: &mut Context<'_>) {
+        let is_answering = self.watching.is_some() || self.many.is_some() || self.listing.is_some();
+        if !is_answering && self.skipped_line.is_none() {
+            self.say(UNAUTHENTICATED, client, cx);
+        }
+        client.break_off();
+    }
+
     pub(super) fn refuse_text(
         &mut self,
         need: Need,
@@ -168,6 +190,13 @@ impl Memcached {
         }
     }
 
+    /// Notes an admin's request that was answered at once.
+    pub(super) fn audit_answered(&self, need: Need, frame: &[u8], client: &Client) {
+        if self.has_users() && is_of_admins(need) {
+            self.note(&first_line(frame), &Ok(()), client);
+        }
+    }
+
     pub(super) fn note_audited(&mut self, number: u32, failure: Option<String>, client: &Client) {
         if let Some(at) = self.audited.iter().position(|(of, _)| *of == number) {
             let (_, words) = self.audited.swap_remove(at);
@@ -176,7 +205,7 @@ impl Memcached {
     }
 
     fn note_refused(&self, need: Need, frame: &[u8], why: &str, client: &Client) {
-        if matches!(need, Need::Role(tapetum_service::request::Role::Admin, _)) {
+        if is_of_admins(need) {
             self.note(&first_line(frame), &Err(Failure::bad(why)), client);
         }
     }
@@ -186,6 +215,10 @@ impl Memcached {
         let asker = Asker { name: self.access.name().unwrap_or("nobody"), from: &from, door: "memcached" };
         audit::note(asker, words, ended);
     }
+}
+
+fn is_of_admins(need: Need) -> bool {
+    matches!(need, Need::Role(Role::Admin, _))
 }
 
 /// A command without its value.

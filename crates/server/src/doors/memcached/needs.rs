@@ -24,7 +24,7 @@ pub const READ: Need = Need::Role(Role::Read, Over::Keyspace);
 pub const WRITE: Need = Need::Role(Role::Write, Over::Keyspace);
 const READ_STORE: Need = Need::Role(Role::Read, Over::Store);
 const ADMIN: Need = Need::Role(Role::Admin, Over::Keyspace);
-const ADMIN_STORE: Need = Need::Role(Role::Admin, Over::Store);
+pub const ADMIN_STORE: Need = Need::Role(Role::Admin, Over::Store);
 
 pub fn of_text(command: &TextCommand<'_>) -> Need {
     match command {

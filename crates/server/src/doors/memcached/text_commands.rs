@@ -85,7 +85,10 @@ impl Memcached {
             TextCommand::Refused { complaint: Some(complaint) } => self.say(complaint, client, cx),
             TextCommand::RefusedLine { complaint, close } => self.refuse_line(complaint, close, client, cx),
             TextCommand::Version => self.say(&format!("VERSION {VERSION}\r\n"), client, cx),
-            TextCommand::Stats { argument } => self.text_stats(argument, client, cx)?,
+            TextCommand::Stats { argument } => {
+                self.text_stats(argument, client, cx)?;
+                self.audit_answered(need, frame, client);
+            }
             TextCommand::Resize { size, bytes, noreply } => {
                 self.errand(Errand::Resize { size, bytes }, errand_form(false, noreply), client, cx)?;
                 self.audit_last(frame);
@@ -95,7 +98,10 @@ impl Memcached {
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
                 self.audit_last(frame);
             }
-            TextCommand::Watch { kinds } => self.watch(kinds, client, cx),
+            TextCommand::Watch { kinds } => {
+                self.watch(kinds, client, cx);
+                self.audit_answered(need, frame, client);
+            }
             TextCommand::List { dump } => self.list(dump, client, cx)?,
             TextCommand::Quit => client.close(),
         }
