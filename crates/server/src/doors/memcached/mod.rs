@@ -25,6 +25,8 @@ mod binary_commands;
 mod door;
 mod listing;
 mod login;
+#[cfg(test)]
+mod login_tests;
 mod meta_commands;
 pub mod needs;
 mod outcomes;
