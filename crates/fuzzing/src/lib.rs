@@ -16,6 +16,7 @@ mod formats;
 mod graphs;
 mod hot_keys;
 mod item_lines;
+mod logins;
 mod memcached;
 mod nbd;
 mod nodes;
@@ -41,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     target("datagram", datagrams::datagram, 1024),
     target("nbd_conversation", nbd::conversation, 1024),
     target("nbd_starttls", nbd::starting_tls, 1024),
+    target("sasl", logins::sasl, 4096),
+    target("users_file", logins::users_file, 512),
     target("numbers", memcached::numbers, 64),
     target("hot_keys", hot_keys::list, 512),
     target("item_lines", item_lines::item_lines, 512),

@@ -9,7 +9,7 @@ const ITEM_BYTES_MAX: usize = 1000;
 
 /// A connection's results from its input: commands with the bytes they took and those they skip, and how it ended.
 #[derive(Debug, PartialEq)]
-struct Taken<C> {
+pub struct Taken<C> {
     commands: Vec<(C, usize, usize)>,
     /// Offset at which the next frame would begin.
     end: usize,
@@ -17,7 +17,7 @@ struct Taken<C> {
 }
 
 /// Reads `input` as it arrives: `arrivals` are the ascending lengths available.
-fn take<'a, C>(
+pub fn take<'a, C>(
     input: &'a [u8],
     arrivals: impl Iterator<Item = usize>,
     parse: impl Fn(&'a [u8], usize) -> Parsed<C>,
@@ -48,7 +48,7 @@ fn take<'a, C>(
 }
 
 /// The length after each piece of an input that is cut at `cuts`.
-fn arrivals(cuts: [u8; 4], length: usize) -> impl Iterator<Item = usize> {
+pub fn arrivals(cuts: [u8; 4], length: usize) -> impl Iterator<Item = usize> {
     let mut at = 0;
     let mut pieces = cuts.into_iter().cycle();
     std::iter::from_fn(move || {
@@ -182,6 +182,7 @@ fn binary_packet(origin: binary::Origin, command: &binary::BinaryCommand<'_>) ->
         }
         BinaryCommand::Delete { key, stamp, .. } => (key, b"", stamp),
         BinaryCommand::Stat { argument } => (argument, b"", 0),
+        BinaryCommand::SaslAuth { mechanism, message } => (mechanism, message, 0),
         _ => return None,
     };
     let mut packet = vec![0x80, origin.opcode];

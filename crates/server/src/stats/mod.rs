@@ -13,7 +13,6 @@ use crate::store::hot_keys::WarmProgress;
 use device_stats::{DeviceFigures, HeldDevices};
 use latencies::RequestLatencies;
 use observers::Observers;
-use tapetum_access::gate::LoginFigures;
 
 pub mod application_stats;
 pub mod device_stats;
