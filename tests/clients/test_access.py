@@ -615,10 +615,14 @@ class Tls(AccessTest):
         told = self.s_client("-tls1_3", "-sess_in", self.folder.path / "session", "-early_data", early, words=b"quit\r\n")
         self.assertNotIn("Early data was accepted", told)
 
-    def s_client(self, *options, words=b"", wait=0.0):
-        """What openssl says; `words` are sent after `wait` seconds."""
+    def s_client(self, *options, words=b"", wait=0.0, before=()):
+        """What openssl says; `words` are sent after `wait` seconds, and each of those `before` them too."""
         command = ["openssl", "s_client", "-connect", f"127.0.0.1:{self.server.port}", "-CAfile", self.folder.authority.pem, *options]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for line in before:
+            time.sleep(wait)
+            process.stdin.write(line)
+            process.stdin.flush()
         time.sleep(wait)
         with contextlib.suppress(BrokenPipeError):
             return process.communicate(words, timeout=TIMEOUT)[0].decode(errors="replace")
@@ -638,6 +642,11 @@ class Tls(AccessTest):
             self.assertIn("RENEGOTIATING", told)
             self.assertNotIn("CLIENT_ERROR", told)
         self.assertEqual(served.ask(b"get a\r\n"), b"END\r\n")
+
+    def test_keys_are_updated_between_requests(self):
+        told = self.s_client("-tls1_3", before=(b"K\n", b"k\n", login_of("writer"), b"K\n", b"get none\r\n"), words=b"quit\r\n", wait=0.1)
+        counts = [told.splitlines().count(line) for line in ("KEYUPDATE", "STORED", "END")]
+        self.assertEqual(counts, [3, 1, 1], told[-500:])
 
     def test_parts_of_handshakes_behind_the_handshake(self):
         served = self.connect("writer")
@@ -854,6 +863,8 @@ class Storm(threading.Thread):
                 longest, gets = max(longest, time.monotonic() - asked), gets + 1
                 time.sleep(0.002)
             ended = time.monotonic() - began
+            if self.ended.is_set():
+                return
             with server.connect(login="writer") as new:
                 if new.ask(b"get k\r\n", 3) != b"VALUE k 0 1\r\nx\r\nEND\r\n":
                     raise AssertionError("another answer")
