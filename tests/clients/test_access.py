@@ -574,17 +574,18 @@ class TakenAway(AccessTest):
     def test_a_new_certificate_is_shown_to_new_clients(self):
         before = self.connect("alice")
         old = before.socket.getpeercert(binary_form=True)
-        session = before.socket.session
+        self.assertTrue(self.is_resumed(before))
         self.folder.authority.certify("server")
         self.server.reload()
         after = self.connect("alice")
         self.assertNotEqual(after.socket.getpeercert(binary_form=True), old)
         self.assertEqual(before.ask(b"set k 0 0 1\r\nx\r\n"), b"STORED\r\n")
-        context = self.server.context()
+        self.assertFalse(self.is_resumed(before))
+
+    def is_resumed(self, earlier):
         raw = socket.create_connection(("127.0.0.1", self.server.port), timeout=TIMEOUT)
-        with context.wrap_socket(raw, server_hostname="localhost") as again:
-            self.assertFalse(again.session_reused)
-        del session
+        with earlier.socket.context.wrap_socket(raw, server_hostname="localhost", session=earlier.socket.session) as again:
+            return again.session_reused
 
 
 class Tls(AccessTest):
