@@ -42,7 +42,7 @@ pub const TARGETS: &[Target] = &[
     target("datagram", datagrams::datagram, 1024),
     target("nbd_conversation", nbd::conversation, 1024),
     target("nbd_starttls", nbd::starting_tls, 1024),
-    target("sasl", logins::sasl, 4096),
+    target("sasl", logins::sasl, 2560),
     target("users_file", logins::users_file, 512),
     target("numbers", memcached::numbers, 64),
     target("hot_keys", hot_keys::list, 512),

@@ -23,7 +23,7 @@ pub fn sasl(bytes: &[u8]) {
         None => Parsed::Close,
     };
     assert_eq!(take(input, arrivals(cuts, input.len()), parse), take(input, [input.len()].into_iter(), parse));
-    sasl_frame(usize::from(step), input);
+    sasl_frame(cuts, usize::from(step), input);
 }
 
 fn credentials(input: &[u8]) {
@@ -48,13 +48,13 @@ fn joined(start: &[u8], credentials: &Credentials, separator: &[u8]) -> Vec<u8> 
 }
 
 /// A frame of `SASL auth` whose mechanism is the first bytes of `body`.
-fn sasl_frame(mechanism_bytes: usize, body: &[u8]) {
+fn sasl_frame(cuts: [u8; 4], mechanism_bytes: usize, body: &[u8]) {
     let Some((mechanism, message)) = body.split_at_checked(mechanism_bytes) else { return };
     let mut frame = vec![0x80, 0x21, 0, mechanism.len() as u8, 0, 0, 0, 0];
     frame.extend_from_slice(&(body.len() as u32).to_be_bytes());
     frame.extend_from_slice(&[0; 12]);
     frame.extend_from_slice(body);
-    for length in 0..frame.len() {
+    for length in arrivals(cuts, frame.len()).filter(|length| *length < frame.len()) {
         if let Parsed::Command { command: (_, BinaryCommand::SaslAuth { .. }), .. } =
             binary::parse(&frame[..length], CREDENTIALS_BYTES_MAX)
         {
