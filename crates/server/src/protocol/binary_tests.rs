@@ -61,7 +61,20 @@ fn lengths_that_disagree_are_refused_before_the_body_comes() {
 #[test]
 fn an_unknown_command_is_skipped_whole() {
     assert_eq!(refusal(&packet(0x50, b"ee", b"key", b"value")), (Status::UnknownCommand, false, 10));
-    assert_eq!(refusal(&packet(opcode::SASL_AUTH, b"", b"PLAIN", b"xy")), (Status::UnknownCommand, false, 7));
+}
+
+#[test]
+fn a_login_is_taken_whole() {
+    let input = packet(opcode::SASL_AUTH, b"", b"PLAIN", b"\0user\0word");
+    let Parsed::Command { command: (_, command), consumed_bytes, skip_bytes: 0 } = parse(&input, LIMIT) else {
+        panic!()
+    };
+    assert_eq!(command, BinaryCommand::SaslAuth { mechanism: b"PLAIN", message: b"\0user\0word" });
+    assert_eq!(consumed_bytes, input.len());
+    assert_eq!(
+        refusal(&packet(opcode::SASL_AUTH, b"", b"PLAIN", &[0; LIMIT + 1])),
+        (Status::NotAllowed, false, LIMIT + 1)
+    );
 }
 
 #[test]
