@@ -1,5 +1,7 @@
 """A server that asks for logins, and speaks TLS: its certificates and users, and connections that speak its protocols byte by byte."""
 
+import atexit
+import functools
 import os
 import pathlib
 import shutil
@@ -9,10 +11,14 @@ import ssl
 import struct
 import subprocess
 import time
+import unittest
 
-from server import BINARY, SCRATCH, Server, free_port
+from server import BINARY, IS_MEMCACHED, SCRATCH, Server, free_port
 
 PASSWORD = "open sesame"
+# Users with every combination of rights.
+RIGHTS = {"other": ("--admin", "another"), "reader": ("--read", "default"), "writer": ("--write", "default"),
+          "admin": ("--admin", "default"), "allreader": ("--read", "*"), "allwriter": ("--write", "*"), "root": ("--admin", "*")}
 TIMEOUT = 60  # seconds; only a fault waits so long
 
 
@@ -209,3 +215,37 @@ def plain_of(name, password=PASSWORD):
 def frame_of(opcode, key=b"", extras=b"", value=b"", opaque=7, stamp=0):
     return struct.pack(">BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(extras) + len(key) + len(value), opaque,
                        stamp) + extras + key + value
+
+
+@functools.cache
+def everybody():
+    """Files with users who have every combination of rights."""
+    folder = Folder("access")
+    atexit.register(folder.close)
+    for name, rights in RIGHTS.items():
+        folder.user(name, *rights)
+    return folder
+
+
+class AccessTest(unittest.TestCase):
+    """With a server of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        if IS_MEMCACHED:
+            raise unittest.SkipTest("it has other options for users and TLS")
+        cls.folder = cls.files()
+        cls.server = SecuredServer(f"access-{cls.__name__.lower()}", cls.folder)
+        cls.addClassCleanup(cls.server.close)
+
+    @classmethod
+    def files(cls):
+        return everybody()
+
+    def connect(self, login=None, **more):
+        connection = self.server.connect(login=login, **more)
+        self.addCleanup(connection.close)
+        return connection
+
+    def plain(self, login=None, **more):
+        return self.connect(login, tls=False, **more)
