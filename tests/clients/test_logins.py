@@ -126,8 +126,8 @@ class Logins(AccessTest):
         before = self.errors(served)
         slowed = [self.plain(source="127.0.1.1") for _ in range(32)]
         began = time.monotonic()
-        for client in slowed:
-            client.send(login_of("reader", "guess"))
+        for number, client in enumerate(slowed):
+            client.send(login_of("reader", f"guess{number}"))
         longest = 0
         for _ in range(1000):
             asked = time.monotonic()
@@ -136,8 +136,8 @@ class Logins(AccessTest):
         self.assertLess(longest, 2)
         # One more than may wait, while some still do.
         more = [self.plain(source="127.0.1.1") for _ in range(64)]
-        for client in more:
-            client.send(login_of("reader", "guess"))
+        for number, client in enumerate(more):
+            client.send(login_of("reader", f"guess{100 + number}"))
         replies = {client.line() for client in slowed + more}
         self.assertEqual(replies - {b"CLIENT_ERROR authentication failure\r\n"}, {b"CLIENT_ERROR too many log in now: try again in a while\r\n"})
         self.assertEqual(len(told.findall(self.server.said())), 1)

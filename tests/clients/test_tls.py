@@ -111,6 +111,25 @@ class Tls(AccessTest):
                         pass
                 self.assertEqual(served.ask(b"get none\r\n"), b"END\r\n")
 
+    def test_bytes_that_are_no_tls_behind_a_part_of_a_handshake_while_an_answer_waits(self):
+        served = self.connect("writer")
+        garbage = struct.pack(">BHH", DATA, 0x303, 40) + bytes(40)
+        for number, kinds in enumerate((
+                ((DATA, b"version\r\n"), (HANDSHAKE, b"\x18")), ((DATA, b"version\r\n"), (HANDSHAKE, b"\1\0")),
+                ((HANDSHAKE, b"\1"), (DATA, b"version\r\n")), ((DATA, b"version\r\n" * 50),))):
+            with self.subTest(number), socket.create_connection(("127.0.0.1", self.server.port), timeout=TIMEOUT) as raw:
+                client = Records(raw, self.server.context(), self.folder.path / "keys")
+                with contextlib.suppress(ConnectionError):
+                    raw.sendall(client.record(DATA, login_of("writer")))
+                    raw.recv(1000)
+                    # A long one first: the next read is of all that has come.
+                    raw.sendall(client.record(DATA, b"set long 0 0 9000\r\n" + b"x" * 9000 + b"\r\n"))
+                    raw.recv(1000)
+                    raw.sendall(b"".join(client.record(*parts) for parts in kinds) + garbage)
+                    while raw.recv(1 << 16):
+                        pass
+                self.assertEqual(served.ask(b"get none\r\n"), b"END\r\n")
+
     def test_handshakes_that_were_damaged_on_the_way(self):
         served, random = self.connect("writer"), Random(1)
         for number in range(160):
@@ -334,7 +353,7 @@ def is_open_after(raw, data):
 class Storms(unittest.TestCase):
     def expect(self, figures, connections):
         self.assertEqual(figures["still open"], 0, figures)
-        self.assertLess(figures["ended after s"] - figures["opened after s"], 16, figures)
+        self.assertLess(figures["ended after s"] - figures["opened after s"], 45, figures)
         self.assertGreater(figures["gets"], 500, figures)
         self.assertLess(figures["longest get s"], 2, figures)
         self.assertLess(figures["MiB at the most"] - figures["MiB before"], 16 + connections // 50, figures)

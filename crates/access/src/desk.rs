@@ -4,8 +4,10 @@
 //!   attempt ─► queue (by the time at which its turn is) ─► thread: memory, hash ─► done(verdict)
 //! ```
 //! 1. Two passwords are hashed at once at the most, each with memory that was taken from the budget before.
-//! 2. One origin has at most [`OF_ORIGIN_MAX`] attempts in the queue, all together [`WAITING_MAX`]: the next is refused at once.
-//! 3. An attempt waits for its turn as its origin's failures demand, whatever its password is.
+//! 2. An attempt waits for its turn as its origin's failures demand, whatever its password is.
+//! 3. One origin has at most [`OF_ORIGIN_MAX`] attempts here, [`OF_FAILED_MAX`] if it has failed; at most [`WAITING_MAX`] whose turn it is, and
+//!    [`SLOWED_MAX`] whose turn it is not: those who are slowed take nobody's place. The next is refused at once.
+//! 4. The same attempt again waits for the same verdict.
 //!
 //! Threads: any may queue; the two are the desk's own, and end with it.
 
@@ -22,7 +24,9 @@ use crate::slowness::{Origin, Slowness};
 
 const THREADS: usize = 2;
 pub const WAITING_MAX: usize = 256;
+pub const SLOWED_MAX: usize = 1024;
 pub const OF_ORIGIN_MAX: usize = 32;
+pub const OF_FAILED_MAX: usize = 2;
 /// How often a thread looks whether there is memory again.
 const MEMORY_LOOK: Duration = Duration::from_millis(2);
 /// Failures are told in the log so often at the most.
@@ -37,19 +41,41 @@ pub trait LoginMemory: Send + Sync + 'static {
     fn wait(&self, begins: bool);
 }
 
+/// Told whether a password is right; `None` if the desk closes before it was looked at.
+pub type Done = Box<dyn FnOnce(Option<bool>) + Send>;
+
+/// The same for the same name, hash and password, and for no others.
+pub type Print = [u8; 32];
+
 /// A password to look at.
 pub struct Attempt {
     pub hash: Hash,
     pub password: Password,
     pub origin: Origin,
-    /// Told whether it is right; `None` if the desk closes before it was looked at.
-    pub done: Box<dyn FnOnce(Option<bool>) + Send>,
+    pub print: Print,
+    pub done: Done,
+}
+
+/// Those who wait for one verdict.
+struct Waiting {
+    hash: Hash,
+    password: Password,
+    key: (Origin, Print),
+    done: Vec<Done>,
+}
+
+enum Place {
+    Waits((Instant, u64)),
+    /// It is hashed now; these have come meanwhile.
+    Hashed(Vec<Done>),
 }
 
 #[derive(Default)]
 struct Queue {
     /// By when their turn is, and by number.
-    waiting: BTreeMap<(Instant, u64), Attempt>,
+    waiting: BTreeMap<(Instant, u64), Waiting>,
+    places: HashMap<(Origin, Print), Place>,
+    /// Attempts that wait or are hashed.
     by_origin: HashMap<Origin, usize>,
     number: u64,
     slowness: Slowness,
@@ -92,25 +118,17 @@ impl Desk {
 
     /// Queues an attempt, unless too many wait; whether there was room.
     pub fn queue(&self, attempt: Attempt) -> bool {
-        let mut queue = lock(&self.shared.queue);
-        let of_origin = queue.by_origin.get(&attempt.origin).copied().unwrap_or(0);
-        if queue.waiting.len() >= WAITING_MAX || of_origin >= OF_ORIGIN_MAX || queue.is_ended {
-            return false;
+        let is_taken = lock(&self.shared.queue).take(attempt, Instant::now());
+        if is_taken {
+            self.shared.changed.notify_one();
         }
-        let now = Instant::now();
-        let turn = now + queue.slowness.wait(attempt.origin, now);
-        queue.number += 1;
-        queue.by_origin.insert(attempt.origin, of_origin + 1);
-        let place = (turn, queue.number);
-        queue.waiting.insert(place, attempt);
-        self.shared.changed.notify_one();
-        true
+        is_taken
     }
 
-    /// Whether an attempt from there waits for its turn.
-    pub fn is_slowed(&self, origin: Origin) -> bool {
-        let now = Instant::now();
-        !lock(&self.shared.queue).slowness.wait(origin, now).is_zero()
+    /// Whether nobody from there has failed lately, and no attempt from there is under way: an answer at once tells no guesser anything.
+    pub fn is_quiet(&self, origin: Origin) -> bool {
+        let queue = lock(&self.shared.queue);
+        !queue.by_origin.contains_key(&origin) && !queue.slowness.has_failed(origin, Instant::now())
     }
 
     /// Notes a failure that needed no hash: without a password, or of a token.
@@ -126,11 +144,10 @@ impl Desk {
         let waiting = {
             let mut queue = lock(&self.shared.queue);
             queue.is_ended = true;
-            queue.by_origin.clear();
             std::mem::take(&mut queue.waiting)
         };
         self.shared.changed.notify_all();
-        waiting.into_values().for_each(|attempt| (attempt.done)(None));
+        waiting.into_values().flat_map(|waiting| waiting.done).for_each(|done| done(None));
         for thread in lock(&self.threads).drain(..) {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -139,6 +156,55 @@ impl Desk {
 }
 
 impl Queue {
+    /// Takes an attempt in, if there is room.
+    fn take(&mut self, attempt: Attempt, now: Instant) -> bool {
+        let Attempt { hash, password, origin, print, done } = attempt;
+        let key = (origin, print);
+        if self.is_ended {
+            return false;
+        }
+        match self.places.get_mut(&key) {
+            Some(Place::Hashed(more)) => more.push(done),
+            Some(Place::Waits(place)) => {
+                let place = *place;
+                self.waiting.entry(place).and_modify(|waiting| waiting.done.push(done));
+            }
+            None => {
+                let wait = self.slowness.wait(origin, now);
+                let of_origin = self.by_origin.get(&origin).copied().unwrap_or(0);
+                let of_origin_max = if self.slowness.has_failed(origin, now) { OF_FAILED_MAX } else { OF_ORIGIN_MAX };
+                let due = self.waiting.range(..=(now, u64::MAX)).count();
+                let is_full = match wait.is_zero() {
+                    true => due >= WAITING_MAX,
+                    false => self.waiting.len() - due >= SLOWED_MAX,
+                };
+                if is_full || of_origin >= of_origin_max {
+                    return false;
+                }
+                self.number += 1;
+                let place = (now + wait, self.number);
+                self.by_origin.insert(origin, of_origin + 1);
+                self.places.insert(key, Place::Waits(place));
+                self.waiting.insert(place, Waiting { hash, password, key, done: vec![done] });
+            }
+        }
+        true
+    }
+
+    /// An attempt was looked at. Returns those who have come for its verdict meanwhile.
+    fn end(&mut self, key: (Origin, Print)) -> Vec<Done> {
+        if let Some(count) = self.by_origin.get_mut(&key.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_origin.remove(&key.0);
+            }
+        }
+        match self.places.remove(&key) {
+            Some(Place::Hashed(done)) => done,
+            Some(Place::Waits(_)) | None => Vec::new(),
+        }
+    }
+
     fn failed(&mut self, origin: Origin, now: Instant) {
         self.slowness.failed(origin, now);
         let place = if self.untold.len() < OF_ORIGIN_MAX { origin } else { Origin::Elsewhere };
@@ -165,18 +231,13 @@ impl Queue {
     }
 
     /// The attempt whose turn it is; else how long nobody's is.
-    fn next(&mut self, now: Instant) -> Result<Attempt, Option<Duration>> {
+    fn next(&mut self, now: Instant) -> Result<Waiting, Option<Duration>> {
         let told = self.tell(now);
         match self.waiting.first_entry() {
             Some(first) if first.key().0 <= now => {
-                let attempt = first.remove();
-                if let Some(count) = self.by_origin.get_mut(&attempt.origin) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.by_origin.remove(&attempt.origin);
-                    }
-                }
-                Ok(attempt)
+                let waiting = first.remove();
+                self.places.insert(waiting.key, Place::Hashed(Vec::new()));
+                Ok(waiting)
             }
             first => {
                 let next = first.map(|first| first.key().0).into_iter().chain(told).min();
@@ -188,31 +249,34 @@ impl Queue {
 
 impl Shared {
     fn work(&self, number: usize, memory: &dyn LoginMemory) {
-        while let Some(attempt) = self.next() {
-            let Attempt { hash, password, origin, done } = attempt;
+        while let Some(Waiting { hash, password, key, done }) = self.next() {
             let bytes = hash.memory_bytes();
-            if !self.take(number, bytes, memory) {
-                return done(None);
-            }
-            let is_right = hash.is_of(&password);
-            memory.give(number, bytes);
-            if !is_right {
-                lock(&self.queue).failed(origin, Instant::now());
-                self.changed.notify_one();
-            }
-            done(Some(is_right));
+            let verdict = self.take(number, bytes, memory).then(|| {
+                let is_right = hash.is_of(&password);
+                memory.give(number, bytes);
+                is_right
+            });
+            let more = {
+                let mut queue = lock(&self.queue);
+                if verdict == Some(false) {
+                    queue.failed(key.0, Instant::now());
+                }
+                queue.end(key)
+            };
+            self.changed.notify_one();
+            done.into_iter().chain(more).for_each(|done| done(verdict));
         }
     }
 
     /// Waits for the next attempt; `None` at the end.
-    fn next(&self) -> Option<Attempt> {
+    fn next(&self) -> Option<Waiting> {
         let mut queue = lock(&self.queue);
         loop {
             if queue.is_ended {
                 return None;
             }
             queue = match queue.next(Instant::now()) {
-                Ok(attempt) => return Some(attempt),
+                Ok(waiting) => return Some(waiting),
                 Err(None) => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 Err(Some(wait)) => self.changed.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0,
             };
@@ -282,7 +346,7 @@ mod tests {
             let sender = sender.clone();
             let password = if number < 6 { right.clone() } else { wrong.clone() };
             let done = Box::new(move |is_right: Option<bool>| sender.send((number, is_right.unwrap())).unwrap());
-            let attempt = Attempt { hash: hash.clone(), password, origin: origin(number), done };
+            let attempt = Attempt { hash: hash.clone(), password, origin: origin(number), print: [number; 32], done };
             assert!(desk.queue(attempt));
         }
         desk.open(memory.clone()).unwrap();
@@ -294,23 +358,62 @@ mod tests {
         assert!(memory.most.load(Ordering::SeqCst) <= 2 * hash.memory_bytes());
     }
 
-    #[test]
-    fn one_origin_does_not_fill_the_queue() {
-        let desk = Desk::new();
-        let attempt = |last| Attempt {
+    fn attempt(last: u8, print: u8) -> Attempt {
+        Attempt {
             hash: Hash::of_nobody(),
             password: Password::new(b"x").unwrap(),
             origin: origin(last),
+            print: [print; 32],
             done: Box::new(|_| {}),
-        };
-        for _ in 0..OF_ORIGIN_MAX {
-            assert!(desk.queue(attempt(1)));
         }
-        assert!(!desk.queue(attempt(1)) && desk.queue(attempt(2)));
+    }
+
+    #[test]
+    fn one_origin_does_not_fill_the_queue_and_the_same_attempt_takes_one_place() {
+        let desk = Desk::new();
+        for print in 0..OF_ORIGIN_MAX as u8 {
+            assert!(desk.queue(attempt(1, print)));
+        }
+        assert!(!desk.queue(attempt(1, 200)) && desk.queue(attempt(2, 200)));
+        assert!(desk.queue(attempt(1, 0)), "it waits for the verdict of the first");
+        assert!(!desk.is_quiet(origin(1)) && desk.is_quiet(origin(3)));
         let (sender, verdicts) = channel();
-        assert!(desk.queue(Attempt { done: Box::new(move |is_right| sender.send(is_right).unwrap()), ..attempt(3) }));
+        assert!(
+            desk.queue(Attempt { done: Box::new(move |is_right| sender.send(is_right).unwrap()), ..attempt(3, 0) })
+        );
         desk.close();
         assert_eq!(verdicts.recv(), Ok(None), "whoever waits is told");
-        assert!(!desk.queue(attempt(4)));
+        assert!(!desk.queue(attempt(4, 0)));
+    }
+
+    #[test]
+    fn those_who_are_slowed_take_nobodys_place() {
+        let desk = Desk::new();
+        for last in 0..200 {
+            desk.note_failure(origin(last));
+            for print in 0..4 {
+                assert_eq!(desk.queue(attempt(last, print)), usize::from(print) < OF_FAILED_MAX, "{last}, {print}");
+            }
+        }
+        assert!(desk.queue(attempt(250, 0)), "one who has not failed");
+        desk.close();
+    }
+
+    #[test]
+    fn who_asks_the_same_while_it_is_looked_at_is_told_the_same() {
+        let (desk, memory) = (Desk::new(), Arc::new(Counted::default()));
+        let right = Password::new(b"right").unwrap();
+        let hash = Hash::of(&right).unwrap();
+        let (sender, verdicts) = channel();
+        desk.open(memory).unwrap();
+        for _ in 0..100 {
+            let sender = sender.clone();
+            let done = Box::new(move |is_right| sender.send(is_right).unwrap());
+            let same = Attempt { hash: hash.clone(), password: right.clone(), origin: origin(1), print: [1; 32], done };
+            assert!(desk.queue(same));
+        }
+        assert!(verdicts.iter().take(100).all(|verdict| verdict == Some(true)));
+        desk.close();
+        assert!(desk.is_quiet(origin(1)));
     }
 }

@@ -18,7 +18,6 @@ use crate::credentials::{Credentials, NoCredentials};
 pub use crate::desk::LoginMemory;
 use crate::desk::{Attempt, Desk};
 use crate::identity::{By, Identity};
-use crate::password::Hash;
 use crate::remembered::Remembered;
 use crate::secret_file;
 use crate::slowness::Origin;
@@ -186,9 +185,9 @@ impl Gate {
         let (users, seen) = self.users_now();
         let user = users.find(&name).filter(|user| user.hash.is_some()).cloned();
         let hash = user.as_ref().and_then(|user| user.hash.clone());
-        // Where failures wait, a right password waits with them: an answer at once would tell a guesser which is right.
+        // Where others are looked at or have failed, a right password waits with them: an answer at once would tell a guesser which is right.
         if let (Some(user), Some(hash)) = (&user, &hash)
-            && !self.desk.is_slowed(origin)
+            && self.desk.is_quiet(origin)
             && self.remembered().is_right(&name, hash, &password, Instant::now())
         {
             self.logins.fetch_add(1, Ordering::Relaxed);
@@ -213,8 +212,9 @@ impl Gate {
             done(verdict);
         };
         // A user who is not there takes as long as one who is.
-        let hash = hash.unwrap_or_else(Hash::of_nobody);
-        let queued = self.desk.queue(Attempt { hash, password, origin, done: Box::new(done) });
+        let hash = hash.unwrap_or_else(|| users.hash_of_nobody().clone());
+        let print = self.remembered().print(&name, &hash, &password);
+        let queued = self.desk.queue(Attempt { hash, password, origin, print, done: Box::new(done) });
         (!queued).then_some(Err(LoginError::Busy))
     }
 
@@ -253,7 +253,7 @@ fn unix_seconds() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::password::Password;
+    use crate::password::{Hash, Password};
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc::channel;
@@ -279,9 +279,17 @@ mod tests {
     }
 
     fn log_in(gate: &Arc<Gate>, name: &str, word: &str) -> (Verdict, bool) {
+        log_in_from(gate, name, word, None)
+    }
+
+    fn fails(gate: &Arc<Gate>, name: &str, word: &str) -> bool {
+        log_in_from(gate, name, word, Some([192, 0, 2, 9].into())).0.err() == Some(LoginError::Wrong)
+    }
+
+    fn log_in_from(gate: &Arc<Gate>, name: &str, word: &str, from: Option<IpAddr>) -> (Verdict, bool) {
         let (sender, verdict) = channel();
         let credentials = Ok(Credentials { name: name.into(), password: password(word) });
-        match gate.log_in(credentials, None, move |verdict| sender.send(verdict).unwrap()) {
+        match gate.log_in(credentials, from, move |verdict| sender.send(verdict).unwrap()) {
             Some(verdict) => (verdict, true),
             None => (verdict.recv().unwrap(), false),
         }
@@ -294,11 +302,12 @@ mod tests {
         write(&path, &format!("alice read:a,write:b {}\ndisks write:d -\n", hash.text()));
         let gate = Arc::new(Gate::open(&path).unwrap());
         gate.start(Arc::new(Enough)).unwrap();
-        assert_eq!(log_in(&gate, "alice", "open").0.err(), Some(LoginError::Wrong));
-        assert_eq!(log_in(&gate, "nobody", "open sesame").0.err(), Some(LoginError::Wrong));
-        assert_eq!(log_in(&gate, "disks", "open sesame").0.err(), Some(LoginError::Wrong), "a certificate's alone");
+        assert!(fails(&gate, "alice", "open") && fails(&gate, "nobody", "open sesame"));
+        assert!(fails(&gate, "disks", "open sesame"), "a certificate's alone");
         let (first, at_once) = log_in(&gate, "alice", "open sesame");
         assert!(!at_once && log_in(&gate, "alice", "open sesame").1, "it is remembered");
+        let where_some_failed = log_in_from(&gate, "alice", "open sesame", Some([192, 0, 2, 9].into()));
+        assert!(where_some_failed.0.is_ok() && !where_some_failed.1, "it waits with those who guess");
         let mut alice = first.unwrap();
         assert!(alice.may(Role::Write, Scope::Keyspace("b")) && !alice.may(Role::Write, Scope::Keyspace("a")));
         let token = gate.token(&alice);
@@ -319,7 +328,7 @@ mod tests {
         gate.reload().unwrap();
         assert!(alice.rights().is_err() && gate.of_token(token.as_bytes()).is_none());
         assert_eq!(log_in(&gate, "alice", "open sesame").0.err(), Some(LoginError::Wrong));
-        assert_eq!(gate.figures(), LoginFigures { logins: 2, failures: 4 });
+        assert_eq!(gate.figures(), LoginFigures { logins: 3, failures: 4 });
         gate.stop();
         fs::remove_file(path).unwrap();
     }

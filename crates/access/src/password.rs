@@ -107,6 +107,16 @@ impl Hash {
         Hash { text: String::new(), params, salt: vec![0; SALT_BYTES], output: vec![0; HASH_BYTES] }
     }
 
+    /// One of nobody, with the parameters of this.
+    pub fn as_costly_of_nobody(&self) -> Hash {
+        Hash { params: self.params.clone(), output: vec![0; self.output.len()], ..Hash::of_nobody() }
+    }
+
+    /// The bytes that looking at it writes.
+    pub fn cost(&self) -> usize {
+        self.memory_bytes() * self.params.t_cost() as usize
+    }
+
     fn with_salt(password: &Password, salt: &[u8]) -> Hash {
         let params = usual();
         let output = hashed(password, &params, salt, HASH_BYTES).expect("the parameters are in range");

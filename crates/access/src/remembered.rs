@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ring::hmac;
 use ring::rand::SystemRandom;
 
+use crate::desk::Print;
 use crate::password::{Hash, Password};
 
 const LASTS: Duration = Duration::from_secs(60);
@@ -47,6 +48,13 @@ impl Remembered {
         if self.digests.len() < USERS_MAX || self.digests.contains_key(name) {
             self.digests.insert(name.into(), (self.tag(name, hash, password), now + LASTS));
         }
+    }
+
+    /// A code of all three.
+    pub fn print(&self, name: &str, hash: &Hash, password: &Password) -> Print {
+        let mut print = [0; 32];
+        print.copy_from_slice(self.tag(name, hash, password).as_ref());
+        print
     }
 
     fn tag(&self, name: &str, hash: &Hash, password: &Password) -> hmac::Tag {

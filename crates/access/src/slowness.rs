@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// The wait after a first failure; it doubles with each other.
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
+/// The longest of those who share one entry.
+const SHARED_LONGEST: Duration = Duration::from_secs(1);
 /// Without a failure for so long, the earlier ones are forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(120);
 /// Addresses that are remembered; of more, all share one entry.
@@ -58,12 +60,19 @@ pub struct Slowness {
 }
 
 impl Slowness {
+    /// Whether somebody from there has failed lately.
+    pub fn has_failed(&self, origin: Origin, now: Instant) -> bool {
+        self.failures.get(&self.place(origin)).is_some_and(|(_, last)| now < *last + FORGOTTEN)
+    }
+
     /// How long a login from there waits before it is looked at.
     pub fn wait(&self, origin: Origin, now: Instant) -> Duration {
         match self.failures.get(&self.place(origin)) {
             Some(&(count, last)) if now < last + FORGOTTEN => {
                 let doubled = FIRST.saturating_mul(1 << count.saturating_sub(1).min(20));
-                (last + doubled.min(LONGEST)).saturating_duration_since(now)
+                // Whoever comes first from where nobody has failed must not wait long for others.
+                let longest = if self.place(origin) == Origin::Elsewhere { SHARED_LONGEST } else { LONGEST };
+                (last + doubled.min(longest)).saturating_duration_since(now)
             }
             _ => Duration::ZERO,
         }

@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(office.check(token.as_bytes(), &now, 99).unwrap().name, "alice");
         assert_eq!(office.check(token.as_bytes(), &now, 100), None, "its time is over");
         assert_eq!(office.check(token.as_bytes(), &users(&new), 99), None, "the password is another one");
-        assert_eq!(office.check(token.as_bytes(), &Users::default(), 99), None, "the user is gone");
+        assert_eq!(office.check(token.as_bytes(), &Users::none(), 99), None, "the user is gone");
         assert_eq!(other.check(token.as_bytes(), &now, 99), None, "the server was started again");
         for at in 0..token.len() {
             let mut changed = token.clone().into_bytes();

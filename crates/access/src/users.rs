@@ -36,9 +36,10 @@ pub struct User {
 }
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Users {
     by_name: HashMap<String, Arc<User>>,
+    nobody: Hash,
 }
 
 /// A line that makes no sense.
@@ -70,11 +71,23 @@ impl Users {
                 return Err(wrong(format!("the user {name:?} is in line {before} already: leave one of them out")));
             }
         }
-        Ok(Users { by_name: by_name.into_iter().map(|(name, (_, user))| (name, user)).collect() })
+        let by_name: HashMap<_, _> = by_name.into_iter().map(|(name, (_, user))| (name, user)).collect();
+        let hashes = by_name.values().filter_map(|user: &Arc<User>| user.hash.as_ref());
+        let nobody = hashes.max_by_key(|hash| hash.cost()).map_or_else(Hash::of_nobody, Hash::as_costly_of_nobody);
+        Ok(Users { by_name, nobody })
+    }
+
+    /// The hash for names that are not there: looking at it takes as long as at the costliest of those that are.
+    pub fn hash_of_nobody(&self) -> &Hash {
+        &self.nobody
     }
 
     pub fn find(&self, name: &str) -> Option<&Arc<User>> {
         self.by_name.get(name)
+    }
+
+    pub fn none() -> Users {
+        Users { by_name: HashMap::new(), nobody: Hash::of_nobody() }
     }
 
     pub fn len(&self) -> usize {

@@ -149,13 +149,13 @@ pub fn set_no_delay(socket: impl AsFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
 }
 
-/// Says that nothing more will be written.
 /// Whether the process at the other end of a Unix socket is of this one's user, or root's.
 pub fn is_owners(socket: impl AsFd) -> bool {
     let ours = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == ours || peer.uid.is_root())
 }
 
+/// Says that nothing more will be written.
 pub fn shut_down_write(socket: impl AsFd) {
     // Fails only if the peer is gone.
     let _ = rustix::net::shutdown(socket, Shutdown::Write);

@@ -76,7 +76,9 @@ impl Worker {
         if shared.figures.connections.fetch_add(1, Ordering::Relaxed) >= shared.limits.connections {
             shared.figures.connections.fetch_sub(1, Ordering::Relaxed);
             count(&counters.rejected_connections, 1);
-            let words = self.options[client.listener].refusal();
+            // In the clear they would be no TLS.
+            let has_tls = shared_tls(&shared, client.listener).is_some();
+            let words = if has_tls { b"" } else { self.options[client.listener].refusal() };
             if !words.is_empty() {
                 // A client that does not take them is closed all the same.
                 let _ = os::send(&client.fd, &[io::IoSlice::new(words)]);

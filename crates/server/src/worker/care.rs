@@ -104,38 +104,22 @@ impl Worker {
         if stream.connection.client.capped() {
             self.capped.push(id);
         }
-        let waits = stream.waits_for_handshake();
         self.connections[id as usize] = Some(stream);
-        if waits {
-            self.place_handshake(id);
-        }
         if go_on {
             self.enqueue(id);
         }
         Ok(())
     }
 
-    /// Begins a handshake, if there is a place; else it waits for one.
-    fn place_handshake(&mut self, id: u32) {
-        if self.handshakes.take_place(id) {
-            self.begin_handshake(id);
-        }
-    }
-
-    fn begin_handshake(&mut self, id: u32) {
-        if let Some(stream) = &mut self.connections[id as usize] {
-            stream.begin_handshake();
-            stream.has_handshake_place = true;
-            self.enqueue(id);
-        }
-    }
-
     /// A place is free: the next that waits has it, if it is still there.
     fn end_handshake(&mut self) {
         let connections = &self.connections;
         let waits = |id: u32| connections[id as usize].as_ref().is_some_and(|stream| stream.waits_for_handshake());
-        if let Some(id) = self.handshakes.give_place(waits) {
-            self.begin_handshake(id);
+        if let Some(id) = self.handshakes.give_place(waits)
+            && let Some(stream) = &mut self.connections[id as usize]
+        {
+            stream.begin_handshake(self.now);
+            self.enqueue(id);
         }
     }
 
@@ -234,9 +218,10 @@ impl Worker {
     }
 
     fn kick_idle(&mut self) {
+        let is_crowded = self.handshakes.someone_waits();
         for id in 0..self.connections.len() {
             let Some(stream) = &mut self.connections[id] else { continue };
-            if stream.is_unready(self.now) {
+            if stream.is_unready(self.now, is_crowded) {
                 stream.connection.client.give_up();
                 self.enqueue(id as u32);
             } else if self.shared.limits.idle_seconds > 0 && stream.is_idle(self.now, &self.shared.limits) {

@@ -1,6 +1,6 @@
 //! Places for handshakes of TLS: so many at once, and so few steps a round that other clients hardly wait for them.
 //!
-//! A step computes for up to a millisecond. Owned by one worker.
+//! A step computes for up to a millisecond. Who has sent nothing has no place. Owned by one worker.
 
 use std::collections::VecDeque;
 
@@ -39,6 +39,10 @@ impl Handshakes {
         }
         self.going -= 1;
         None
+    }
+
+    pub fn someone_waits(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether another step may be made in this round.

@@ -284,6 +284,7 @@ impl Worker {
         if self.take_arrivals(&arrivals) {
             arrivals.wipe();
             self.plain.zeroize();
+            self.scratch.as_mut_slice().zeroize();
         }
         arrivals.clear();
         self.arrivals = arrivals;
@@ -346,9 +347,17 @@ impl Worker {
 
     fn connection_event(&mut self, id: u32, ready: Ready) -> io::Result<()> {
         // It may have been closed earlier in this round.
-        let Some(stream) = &self.connections[id as usize] else { return Ok(()) };
+        let Some(stream) = &mut self.connections[id as usize] else { return Ok(()) };
+        if stream.is_silent() && !self.handshakes.take_place(id) {
+            stream.wait_for_handshake();
+            self.enqueue(id);
+            return Ok(());
+        }
+        if stream.is_silent() {
+            stream.begin_handshake(self.now);
+        }
         // Others have their turn before more hands are shaken; the socket is reported again.
-        if stream.shakes_hands() && !ready.gone && !self.handshakes.may_step() {
+        if stream.shakes_hands() && !self.handshakes.may_step() {
             return Ok(());
         }
         let Some(mut stream) = self.connections[id as usize].take() else { return Ok(()) };

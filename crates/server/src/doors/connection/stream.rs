@@ -26,6 +26,10 @@ const ANSWER_BYTES: usize = 256;
 const INPUT_BYTES_MIN: usize = 4 << 10;
 const INPUT_BYTES_STEP: usize = 64 << 10;
 
+/// How long a handshake may take while others wait for its place, and how long they wait.
+const CROWDED_SECONDS_MAX: u32 = 3;
+const WAIT_SECONDS_MAX: u32 = 30;
+
 pub struct Stream {
     fd: OwnedFd,
     /// `None` for a Unix socket. Stored, because the kernel forgets it when the peer resets the connection.
@@ -116,15 +120,26 @@ impl Stream {
         self.begin_tls(tls);
     }
 
+    /// Whether it has TLS, and nothing has come yet.
+    pub fn is_silent(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_silent())
+    }
+
+    /// Something has come, and there is no place for its handshake yet.
+    pub fn wait_for_handshake(&mut self) {
+        self.tls.iter_mut().for_each(|tls| tls.wait());
+    }
+
     /// Whether its handshake waits for a place.
     pub fn waits_for_handshake(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.waits())
     }
 
-    /// There is a place for its handshake.
-    pub fn begin_handshake(&mut self) {
+    /// There is a place for its handshake, for which it has its time from now on.
+    pub fn begin_handshake(&mut self, now: u32) {
         if let Some(tls) = &mut self.tls {
             tls.begin();
+            (self.opened_at, self.has_handshake_place) = (now, true);
         }
     }
 
@@ -140,17 +155,17 @@ impl Stream {
 
     /// Whether it holds memory that others wait for, while the client neither sends nor receives.
     pub fn is_stalled(&self, now: u32, limits: &Limits) -> bool {
-        let Client { out, asked, charged_bytes, .. } = &self.connection.client;
+        let Client { asked, charged_bytes, .. } = &self.connection.client;
         let on_its_way = self.connection.pending() - asked.len();
-        let on_client = on_its_way == 0 && (!out.is_empty() || !self.connection.client.waits());
+        let on_client = on_its_way == 0 && (self.has_unsent() || !self.connection.client.waits());
         on_client && *charged_bytes > 0 && now.saturating_sub(self.moved_at) > limits.stall_seconds
     }
 
     /// Whether the client has asked for nothing for longer than allowed, and waits for no answer.
     pub fn is_idle(&self, now: u32, limits: &Limits) -> bool {
-        let Client { out, skip_bytes, .. } = &self.connection.client;
+        let Client { skip_bytes, .. } = &self.connection.client;
         // A value that is arriving, and an answer that is being sent, take as long as the network needs.
-        let is_moving = !out.is_empty() || *skip_bytes > 0 || self.is_receiving();
+        let is_moving = self.has_unsent() || *skip_bytes > 0 || self.is_receiving();
         let since = if is_moving { self.moved_at } else { self.asked_at };
         self.connection.pending() == 0
             && !self.connection.client.waits()
@@ -158,9 +173,15 @@ impl Stream {
     }
 
     /// Whether the client has exceeded the time for the protocol's beginning.
-    pub fn is_unready(&self, now: u32) -> bool {
-        let is_shaking = self.tls.as_ref().is_some_and(|tls| !tls.is_ready());
-        let of_handshake = is_shaking.then_some(HANDSHAKE_PATIENCE.as_secs() as u32);
+    /// `is_crowded`: others wait for a place to shake hands.
+    pub fn is_unready(&self, now: u32, is_crowded: bool) -> bool {
+        let patience = HANDSHAKE_PATIENCE.as_secs() as u32;
+        let of_handshake = match () {
+            () if self.is_silent() => Some(patience),
+            () if self.waits_for_handshake() => Some(WAIT_SECONDS_MAX),
+            () if self.shakes_hands() => Some(if is_crowded { CROWDED_SECONDS_MAX } else { patience }),
+            () => None,
+        };
         let seconds_max = of_handshake.or_else(|| self.connection.door.ready_seconds());
         seconds_max.is_some_and(|seconds_max| now.saturating_sub(self.opened_at) > seconds_max)
     }
@@ -177,7 +198,7 @@ impl Stream {
             "conn_waiting"
         } else if self.connection.pending() > 0 {
             "conn_parse_cmd"
-        } else if !client.out.is_empty() {
+        } else if self.has_unsent() {
             "conn_mwrite"
         } else if self.connection.door.is_watching() {
             "conn_watch"
@@ -224,15 +245,18 @@ impl Stream {
 
     /// Closes it as if the client had: unsent answers are dropped.
     pub fn kick(&mut self) {
+        let has_unsent = self.has_unsent();
         let client = &mut self.connection.client;
         (client.closing, client.close_reason) = (true, CloseReason::Idle);
-        client.gone |= !client.out.is_empty();
+        client.gone |= has_unsent;
     }
 
     /// Closes a stalled client. It is told why, if it has taken all of its answers.
     pub fn close_stalled(&mut self) {
         let words = self.connection.door.stalled();
-        if !words.is_empty() && self.connection.pending() == 0 && self.connection.client.out.is_empty() {
+        // In the clear they would be no TLS.
+        let is_read = self.tls.is_none() && self.connection.pending() == 0 && !self.has_unsent();
+        if !words.is_empty() && is_read {
             // A client that does not take them is closed anyway.
             let _ = os::send(&self.fd, &[io::IoSlice::new(words)]);
         }
@@ -350,6 +374,7 @@ impl Stream {
                     self.take(&plain, cx);
                     if self.connection.client.take_secret() {
                         plain.zeroize();
+                        scratch.as_mut_slice().zeroize();
                     }
                 }
                 plain.clear();
@@ -431,7 +456,10 @@ impl Stream {
     fn consume_input(&mut self, cx: &mut Context<'_>) {
         let mut input = std::mem::take(&mut self.input);
         let consumed = self.connection.consume(&input, cx);
-        self.wipe_secret(&mut input[..consumed]);
+        if self.connection.client.take_secret() {
+            input[..consumed].zeroize();
+            cx.scratch.as_mut_slice().zeroize();
+        }
         if consumed < input.len() {
             // Move the rest only if something was taken, so that a value arriving in parts is not moved each time.
             if consumed > 0 {
@@ -441,13 +469,6 @@ impl Stream {
         }
         if consumed > 0 {
             self.asked_at = cx.now;
-        }
-    }
-
-    /// Wipes input that was taken, if it has a password in it.
-    fn wipe_secret(&mut self, taken: &mut [u8]) {
-        if self.connection.client.take_secret() {
-            taken.zeroize();
         }
     }
 
@@ -470,6 +491,7 @@ impl Stream {
         }
         let client = &mut self.connection.client;
         let sent = match &mut self.tls {
+            _ if client.gone => Ok(0),
             None => client.out.send(&self.fd, pool),
             Some(tls) => tls.send(&self.fd, &mut client.out, pool),
         };
@@ -483,6 +505,7 @@ impl Stream {
         }
         if client.gone {
             client.out.clear(pool);
+            self.tls.iter_mut().for_each(|tls| tls.clear());
         }
         client.blocked && !client.waits() || client.gone && client.asks()
     }

@@ -7,7 +7,8 @@
 //! 1. Before the handshake is over the door gets nothing, and nothing of its output is sealed.
 //! 2. It holds a part of a record that has not come whole, and at most [`SEALED_BYTES`] of output, and some more for what the session adds.
 //! 3. The session counts bytes of the input that it has seen: whoever asks it for anything gives it all of the input that was not taken yet.
-//! 4. A handshake begins when its worker has a place for it ([`crate::worker`]).
+//! 4. After an error the session is asked nothing any more.
+//! 5. A handshake begins when its worker has a place for it ([`crate::worker`]).
 //!
 //! Owned by one worker.
 
@@ -31,10 +32,14 @@ pub(super) const RECORD_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Nothing has come.
+    Silent,
     /// For a place in which to shake hands.
     Waits,
     Shakes,
     Ready,
+    /// The session is used no more: bytes were no TLS, and it has counted those that are gone.
+    Failed,
 }
 
 pub struct TlsSide {
@@ -57,13 +62,23 @@ impl TlsSide {
     pub fn new(config: Arc<ServerConfig>) -> Result<TlsSide, rustls::Error> {
         Ok(TlsSide {
             session: UnbufferedServerConnection::new(config)?,
-            stage: Stage::Waits,
+            stage: Stage::Silent,
             part: Vec::new(),
             sealed: Vec::new(),
             sent_bytes: 0,
             is_closed: false,
             is_known: false,
         })
+    }
+
+    pub fn is_silent(&self) -> bool {
+        self.stage == Stage::Silent
+    }
+
+    /// Something has come, and there is no place yet.
+    pub fn wait(&mut self) {
+        assert!(self.is_silent(), "it waits once");
+        self.stage = Stage::Waits;
     }
 
     pub fn waits(&self) -> bool {
@@ -80,7 +95,7 @@ impl TlsSide {
 
     /// There is a place for its handshake now.
     pub fn begin(&mut self) {
-        assert!(self.waits(), "a handshake begins once");
+        assert!(self.is_silent() || self.waits(), "a handshake begins once");
         self.stage = Stage::Shakes;
     }
 
@@ -123,6 +138,7 @@ impl TlsSide {
         let end = scratch.len().min(held.saturating_add(bytes_max));
         if held >= end {
             // No record, and no message of a handshake, is so long.
+            self.fail();
             return Err(io::ErrorKind::InvalidData.into());
         }
         let came = os::read(&socket, &mut scratch[held..end])?;
@@ -135,7 +151,7 @@ impl TlsSide {
             Err(error) => {
                 // If it takes that at once.
                 let _ = os::send(socket, &[IoSlice::new(&self.sealed[self.sent_bytes..])]);
-                self.clear();
+                self.fail();
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
         };
@@ -216,7 +232,10 @@ impl TlsSide {
                 self.sealed = pool.take();
             }
             self.sealed.clear();
-            self.seal(out, pool).map_err(io::Error::other)?;
+            self.seal(out, pool).map_err(|error| {
+                self.fail();
+                io::Error::other(error)
+            })?;
         }
     }
 
@@ -250,6 +269,11 @@ impl TlsSide {
             }
         }
         Ok(())
+    }
+
+    fn fail(&mut self) {
+        self.clear();
+        (self.stage, self.part) = (Stage::Failed, Vec::new());
     }
 
     /// Drops unsent output.

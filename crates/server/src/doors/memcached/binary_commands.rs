@@ -77,7 +77,7 @@ impl Memcached {
             }
             BinaryCommand::Flush { delay, quiet } => {
                 self.flush_all(form(BinaryAnswer::Flush, quiet), i64::from(delay), client, cx)?;
-                self.audit_last(b"flush_all");
+                self.audit_last(b"flush_all", client);
             }
             BinaryCommand::NoOp => {
                 self.answer(Form::Silent, client, cx, |out| reply::binary_success(out, origin, false, 0))

@@ -310,7 +310,13 @@ impl Memcached {
                 self.frame_done(skip_bytes, client);
                 Some(consumed_bytes)
             }
-            Parsed::NeedMore { total_bytes, scanned_bytes } => self.need_more(total_bytes, scanned_bytes, client),
+            Parsed::NeedMore { total_bytes, scanned_bytes } => {
+                if self.access.is_nobody() {
+                    // It may be a part of a login.
+                    client.note_secret();
+                }
+                self.need_more(total_bytes, scanned_bytes, client)
+            }
             Parsed::Close => {
                 client.break_off();
                 None

@@ -33,7 +33,10 @@ impl Memcached {
     pub(super) fn text_login_frame(&mut self, rest: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Option<usize> {
         let (login, bytes) = match login::parse(rest) {
             Some(Ok(login)) => login,
-            Some(Err(needed)) => return self.need_more(needed, 0, client),
+            Some(Err(needed)) => {
+                client.note_secret();
+                return self.need_more(needed, 0, client);
+            }
             None => {
                 client.break_off();
                 return None;
@@ -184,9 +187,13 @@ impl Memcached {
     }
 
     /// Notes an admin's request that was submitted last, when it has ended.
-    pub(super) fn audit_last(&mut self, frame: &[u8]) {
-        if self.has_users() {
-            self.audited.push((self.slots.last_number(), first_line(frame)));
+    pub(super) fn audit_last(&mut self, frame: &[u8], client: &Client) {
+        let number = self.slots.last_number();
+        match self.has_users() {
+            true if self.slots.is_pending(number) => self.audited.push((number, first_line(frame))),
+            // It was told to come again.
+            true => self.note(&first_line(frame), &Err(Failure::bad("busy")), client),
+            false => {}
         }
     }
 

@@ -108,6 +108,10 @@ impl Slots {
         self.first.wrapping_add(self.queue.len() as u32).wrapping_sub(1)
     }
 
+    pub fn is_pending(&self, number: u32) -> bool {
+        self.queue.get(self.place_of(number)).is_some_and(|slot| matches!(slot.state, State::Pending))
+    }
+
     /// How many requests before `number` have not left yet.
     pub fn place_of(&self, number: u32) -> usize {
         number.wrapping_sub(self.first) as usize

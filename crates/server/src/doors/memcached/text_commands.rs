@@ -38,6 +38,10 @@ impl Memcached {
                     | TextCommand::CacheMemlimit { noreply: true, .. }
             );
             self.refuse_text(need, is_quiet, frame, client, cx);
+            if let TextCommand::Get { goes_on: true, .. } | TextCommand::GetAndTouch { goes_on: true, .. } = command {
+                // The rest of the line is keys.
+                self.skipped_line = Some(ThenClose(false));
+            }
             return Some(frame.len());
         }
         match command {
@@ -78,7 +82,7 @@ impl Memcached {
             }
             TextCommand::FlushAll { delay, noreply } => {
                 self.flush_all(Form::Text { answer: TextAnswer::FlushAll, noreply }, delay, client, cx)?;
-                self.audit_last(frame);
+                self.audit_last(frame, client);
             }
             TextCommand::Verbosity { noreply: false } => self.say("OK\r\n", client, cx),
             TextCommand::Verbosity { noreply: true } | TextCommand::Refused { complaint: None } => {}
@@ -91,12 +95,12 @@ impl Memcached {
             }
             TextCommand::Resize { size, bytes, noreply } => {
                 self.errand(Errand::Resize { size, bytes }, errand_form(false, noreply), client, cx)?;
-                self.audit_last(frame);
+                self.audit_last(frame, client);
             }
             TextCommand::CacheMemlimit { bytes, noreply } => {
                 let errand = Errand::Resize { size: Size::Memory, bytes };
                 self.errand(errand, errand_form(true, noreply), client, cx)?;
-                self.audit_last(frame);
+                self.audit_last(frame, client);
             }
             TextCommand::Watch { kinds } => {
                 self.watch(kinds, client, cx);

@@ -47,14 +47,20 @@ impl NbdAccess {
     /// Looks rights over the export in use up again, if users were read again. Returns whether it may be used on.
     pub fn refresh(&mut self, export: &mut Export) -> bool {
         match self {
-            NbdAccess::User(identity) if !identity.is_new() => match allowed(identity, export) {
-                Some(now) => {
-                    *export = now;
-                    true
-                }
-                None => false,
-            },
+            NbdAccess::User(identity) if !identity.is_new() => self.look_up(export),
             _ => true,
+        }
+    }
+
+    /// Looks rights over the export in use up: it may have another name now. Returns whether it may be used on.
+    pub fn look_up(&mut self, export: &mut Export) -> bool {
+        let NbdAccess::User(identity) = self else { return true };
+        match allowed(identity, export) {
+            Some(now) => {
+                *export = now;
+                true
+            }
+            None => false,
         }
     }
 }

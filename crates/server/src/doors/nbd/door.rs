@@ -54,6 +54,8 @@ pub struct Nbd {
     phase: Phase,
     /// `None` until the client has said who it is, or cannot.
     access: Option<NbdAccess>,
+    /// The export may not be used any more.
+    is_taken_away: bool,
 }
 
 impl Drop for Nbd {
@@ -74,13 +76,14 @@ impl Nbd {
         }
         let tls = if options.needs_tls { NbdTls::Needed } else { NbdTls::Absent };
         let phase = Phase::Handshake(Negotiation::new(tls));
-        Nbd { options: options.clone(), phase, access: None }
+        Nbd { options: options.clone(), phase, access: None, is_taken_away: false }
     }
 
     pub fn step(&mut self, input: &[u8], client: &mut Client, cx: &mut Context<'_>) -> Step {
         let negotiation = match &mut self.phase {
             Phase::Transmission(transmission) => {
-                if !self.access.as_mut().is_none_or(|access| access.refresh(transmission.export())) {
+                let may_go_on = |access: &mut NbdAccess| access.refresh(transmission.export());
+                if self.is_taken_away || !self.access.as_mut().is_none_or(may_go_on) {
                     client.break_off();
                     return Step::Stop(0);
                 }
@@ -139,6 +142,8 @@ impl Nbd {
     pub fn follow(&mut self, open: &OpenKeyspaces) {
         if let Phase::Transmission(transmission) = &mut self.phase {
             transmission.follow(open);
+            let may_go_on = |access: &mut NbdAccess| access.look_up(transmission.export());
+            self.is_taken_away |= !self.access.as_mut().is_none_or(may_go_on);
         }
     }
 

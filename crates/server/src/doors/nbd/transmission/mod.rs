@@ -78,6 +78,9 @@ impl Transmission {
     /// The store's keyspaces have changed. Once the device is dropped, each request comes to an error.
     pub fn follow(&mut self, open: &OpenKeyspaces) {
         self.export.keyspace = open.again(self.export.keyspace);
+        if let Some(name) = open.name_of(self.export.keyspace) {
+            name.clone_into(&mut self.export.name);
+        }
     }
 
     pub fn export(&mut self) -> &mut Export {
