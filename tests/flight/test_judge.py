@@ -117,7 +117,9 @@ class TestJudge(unittest.TestCase):
         text = server.run("scan", "papers", *words, "--format", "csv")
         types = pa.csv.ConvertOptions(column_types=got.schema, strings_can_be_null=True, quoted_strings_can_be_null=False,
                                       null_values=[""], true_values=["true"], false_values=["false"])
-        return shown(pa.csv.read_csv(io.BytesIO(text.encode()), convert_options=types), False)
+        # A row whose only column is NULL is an empty line.
+        lines = pa.csv.ParseOptions(ignore_empty_lines=False)
+        return shown(pa.csv.read_csv(io.BytesIO(text.encode()), parse_options=lines, convert_options=types), False)
 
 
 if __name__ == "__main__":

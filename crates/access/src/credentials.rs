@@ -21,7 +21,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// A name and a password in any form are not longer.
 pub const CREDENTIALS_BYTES_MAX: usize = 2 * (PASSWORD_BYTES_MAX + 256);
 
-/// What somebody says who he is.
+/// A name and a password, as somebody gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub name: String,
@@ -39,7 +39,7 @@ impl From<PasswordError> for NoCredentials {
 }
 
 impl Credentials {
-    /// Of the value of HTTP's `authorization`.
+    /// Reads the value of HTTP's `authorization`.
     ///
     /// # Errors
     /// If it is none of Basic's.
@@ -55,7 +55,7 @@ impl Credentials {
         Credentials::split(&decoded, b':')
     }
 
-    /// Of the message of SASL PLAIN.
+    /// Reads the message of SASL PLAIN.
     ///
     /// # Errors
     /// If it is none, or somebody wants to be another user.
@@ -67,7 +67,7 @@ impl Credentials {
         if is_self && !credentials.password.bytes().contains(&0) { Ok(credentials) } else { Err(NoCredentials) }
     }
 
-    /// Of the value of the text protocol's `set`.
+    /// Reads the value of the text protocol's `set`.
     ///
     /// # Errors
     /// If it is none.

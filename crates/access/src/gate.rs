@@ -185,7 +185,7 @@ impl Gate {
         let (users, seen) = self.users_now();
         let user = users.find(&name).filter(|user| user.hash.is_some()).cloned();
         let hash = user.as_ref().and_then(|user| user.hash.clone());
-        // Where others are looked at or have failed, a right password waits with them: an answer at once would tell a guesser which is right.
+        // A right password waits with those who are looked at or have failed: an answer at once would tell a guesser which is right.
         if let (Some(user), Some(hash)) = (&user, &hash)
             && self.desk.is_quiet(origin)
             && self.remembered().is_right(&name, hash, &password, Instant::now())

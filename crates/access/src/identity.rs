@@ -17,7 +17,7 @@ pub struct Identity {
     user: Arc<User>,
     /// The gate's count of users files when `user` was looked up.
     seen: u64,
-    /// What it is known by.
+    /// The proof by which it is known.
     by: By,
 }
 
@@ -50,7 +50,7 @@ impl Identity {
         self.seen == self.gate.generation()
     }
 
-    /// What the user may do now.
+    /// The user's rights now.
     ///
     /// # Errors
     /// If it is no user any more, or has another password: it has to log in again.

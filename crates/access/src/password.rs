@@ -136,7 +136,7 @@ impl Hash {
     pub fn is_of(&self, password: &Password) -> bool {
         let Ok(output) = hashed(password, &self.params, &self.salt, self.output.len()) else { return false };
         let differs = output.iter().zip(&self.output).fold(0, |differs, (a, b)| differs | (a ^ b));
-        // That of nobody is in no file, and has no text.
+        // The hash of nobody is in no file, and has no text.
         differs == 0 && !self.text.is_empty()
     }
 
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_hash_of_another_program_is_read() {
-        // Of the reference implementation: `echo -n password | argon2 somesalt -id -t 2 -k 65536 -p 1 -l 24 -e`.
+        // The reference implementation's: `echo -n password | argon2 somesalt -id -t 2 -k 65536 -p 1 -l 24 -e`.
         let text = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         let hash: Hash = text.parse().unwrap();
         assert!(hash.is_of(&password("password")));

@@ -1,4 +1,4 @@
-//! What a user may do: a role over keyspaces, or over all of them and the store. Pure.
+//! Rights of a user: a role over keyspaces, or over all of them and the store. Pure.
 
 use std::collections::BTreeMap;
 

@@ -72,7 +72,7 @@ impl std::fmt::Display for ServerAddress {
     }
 }
 
-/// What a client shows a server, and what it wants to see of it.
+/// The proofs that a client shows a server, and those that it wants of it.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
     pub user: Option<(String, Password)>,

@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// What a role is needed over.
+/// The reach of a role that is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// All keyspaces, and what none of them has alone.
@@ -326,7 +326,7 @@ pub enum Sources {
 }
 
 impl Request {
-    /// What whoever asks must be allowed to do, and with what.
+    /// The role that is needed, and over what.
     pub fn needs(&self) -> (Role, Scope<'_>) {
         match self {
             Request::Keyspaces { name: None, .. } => (Role::Read, Scope::AnyKeyspace),

@@ -40,7 +40,7 @@ pub fn remote_of(arguments: &PlaceArguments) -> Result<Option<Box<dyn Asked>>, B
     Ok(None)
 }
 
-/// What is shown to the server at `--server`, and wanted of it.
+/// The proofs for the server at `--server`, and those that are wanted of it.
 #[cfg(feature = "flight")]
 fn login(address: &ServerAddress, arguments: &PlaceArguments) -> Result<Login, Box<dyn Error>> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|error| format!("--server-ca {}: {error}", path.display()));

@@ -102,7 +102,7 @@ fn owner(path: &Path) -> io::Result<Option<(u32, u32)>> {
 }
 
 fn write(path: &Path, text: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> {
-    // Of a command that was stopped: nobody else writes, since the folder is locked.
+    // A command that was stopped has left it: nobody else writes, since the folder is locked.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

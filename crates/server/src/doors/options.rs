@@ -36,7 +36,7 @@ pub struct Options {
     pub access: Access,
 }
 
-/// Who gets in, and whether anybody on the way can read what is said.
+/// The users and the certificate of a server, and what it may do without them.
 #[derive(Clone, Default)]
 pub struct Access {
     /// The users who may log in; without, everybody may do everything.

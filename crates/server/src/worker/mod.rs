@@ -118,7 +118,7 @@ pub struct Worker {
     capped: Vec<u32>,
     pool: Pool,
     scratch: Vec<u8>,
-    /// What came in TLS, once it is open.
+    /// Opened input of TLS.
     plain: Vec<u8>,
     handshakes: Handshakes,
     arrivals: Arrivals,

@@ -282,7 +282,7 @@ impl Stream {
             plain.clear();
             return Err(error);
         }
-        // What is sealed is longer than what it says.
+        // Sealed bytes are more than those that they say.
         let bytes = plain.len();
         piece[..bytes].copy_from_slice(plain);
         plain.clear();

@@ -1,4 +1,4 @@
-//! What a client of memcached's protocols may do: everything, if there are no users; else what its user may, once it has logged in.
+//! Rights of a client of memcached's protocols: all, if there are no users; else its user's, once it has logged in.
 //!
 //! Owned by one client's door.
 
@@ -10,7 +10,7 @@ use tapetum_service::request::Role;
 
 use super::needs::{Need, Over};
 
-/// What a listener asks of its clients.
+/// The proof that a listener asks of its clients.
 #[derive(Clone, Default)]
 pub enum Admission {
     /// They may do everything.

@@ -93,7 +93,7 @@ impl Memcached {
         let admission = client.admit(self.load(), false, 0, cx)?;
         let number = self.slots.push(form, b"", admission.charge_bytes);
         client.keep(admission, cx.budget);
-        // Who asks for something behind it is asked who he is then.
+        // Requests behind it wait for the verdict.
         client.set_barrier();
         self.access = ClientAccess::Nobody;
         let answer = cx.errands.answer_to(cx.worker, client.token(number));

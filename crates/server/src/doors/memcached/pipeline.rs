@@ -63,7 +63,7 @@ enum TakenKind {
 pub struct Came {
     pub protocol: Protocol,
     pub keyspace: KeyspaceRef,
-    /// What the client's user may do.
+    /// The rights of the client's user.
     pub may_get: bool,
     pub may_set: bool,
     /// Arrival time, in unix seconds.

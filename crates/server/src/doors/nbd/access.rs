@@ -1,4 +1,4 @@
-//! Who a client of block devices is, and which of them it may use.
+//! The identity of a client of block devices, and those that it may use.
 //!
 //! | client | is |
 //! |---|---|
@@ -25,7 +25,7 @@ pub enum NbdAccess {
 }
 
 impl NbdAccess {
-    /// Of a client that has said all that it says about itself.
+    /// The access of a client that has said all that it says about itself.
     pub fn of(gate: Option<&Arc<Gate>>, client: &Client) -> NbdAccess {
         let Some(gate) = gate else { return NbdAccess::Everything };
         if client.is_owner() {

@@ -5,7 +5,7 @@
 //!               │  ▲ └─ ABORT, malformed beyond repair, too many ─► closed
 //!               └──┴─ STARTTLS: everything but the flags is forgotten
 //! ```
-//! Where TLS is needed, nothing but STARTTLS and ABORT is answered before it.
+//! If TLS is needed, nothing but STARTTLS and ABORT is answered before it.
 
 use super::exports::{self, Export};
 use super::protocol::NbdParsed;
