@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwap;
-
 use crate::credentials::{Credentials, NoCredentials};
+use crate::current::CurrentUsers;
 pub use crate::desk::LoginMemory;
 use crate::desk::{Attempt, Desk};
 use crate::identity::{By, Identity};
@@ -30,9 +29,7 @@ const TOKEN_SECONDS: u64 = 24 * 3600;
 /// See the [module](self).
 pub struct Gate {
     path: PathBuf,
-    users: ArcSwap<Users>,
-    /// How often users were read.
-    generation: AtomicU64,
+    current: Arc<CurrentUsers>,
     desk: Desk,
     remembered: Mutex<Remembered>,
     tokens: TokenOffice,
@@ -109,8 +106,7 @@ impl Gate {
     pub fn open(path: &Path) -> Result<Gate, GateError> {
         Ok(Gate {
             path: path.into(),
-            users: ArcSwap::from_pointee(read(path)?),
-            generation: AtomicU64::new(1),
+            current: Arc::new(CurrentUsers::new(read(path)?)),
             desk: Desk::new(),
             remembered: Mutex::new(Remembered::new().map_err(|_| GateError::Random)?),
             tokens: TokenOffice::new().map_err(|_| GateError::Random)?,
@@ -139,9 +135,7 @@ impl Gate {
     pub fn reload(&self) -> Result<usize, GateError> {
         let users = read(&self.path)?;
         let count = users.len();
-        self.users.store(Arc::new(users));
-        // Whoever reads the new number reads the new users.
-        self.generation.fetch_add(1, Ordering::Release);
+        self.current.replace(users);
         Ok(count)
     }
 
@@ -150,18 +144,12 @@ impl Gate {
     }
 
     pub fn users(&self) -> Arc<Users> {
-        self.users.load_full()
+        self.current.users()
     }
 
     /// Changes when the users file was read again.
     pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    /// The users, and a number that is not newer than they are.
-    pub(crate) fn users_now(&self) -> (Arc<Users>, u64) {
-        let seen = self.generation();
-        (self.users(), seen)
+        self.current.generation()
     }
 
     pub fn figures(&self) -> LoginFigures {
@@ -182,7 +170,7 @@ impl Gate {
             self.failures.fetch_add(1, Ordering::Relaxed);
             return Some(Err(LoginError::Wrong));
         };
-        let (users, seen) = self.users_now();
+        let (users, seen) = self.current.users_now();
         let user = users.find(&name).filter(|user| user.hash.is_some()).cloned();
         let hash = user.as_ref().and_then(|user| user.hash.clone());
         // A right password waits with those who are looked at or have failed: an answer at once would tell a guesser which is right.
@@ -191,7 +179,7 @@ impl Gate {
             && self.remembered().is_right(&name, hash, &password, Instant::now())
         {
             self.logins.fetch_add(1, Ordering::Relaxed);
-            return Some(Ok(Identity::new(self, user, seen, By::Password)));
+            return Some(Ok(Identity::new(&self.current, user, seen, By::Password)));
         }
         let (gate, given) = (Arc::clone(self), password.clone());
         let done = move |is_right: Option<bool>| {
@@ -202,7 +190,7 @@ impl Gate {
                         gate.remembered().remember(&user.name, hash, &given, Instant::now());
                     }
                     gate.logins.fetch_add(1, Ordering::Relaxed);
-                    Ok(Identity::new(&gate, &user, seen, By::Password))
+                    Ok(Identity::new(&gate.current, &user, seen, By::Password))
                 }
                 None => {
                     gate.failures.fetch_add(1, Ordering::Relaxed);
@@ -220,8 +208,8 @@ impl Gate {
 
     /// The user whose name a certificate has, which was verified.
     pub fn of_certificate(self: &Arc<Self>, name: &str) -> Option<Identity> {
-        let (users, seen) = self.users_now();
-        users.find(name).map(|user| Identity::new(self, user, seen, By::Certificate))
+        let (users, seen) = self.current.users_now();
+        users.find(name).map(|user| Identity::new(&self.current, user, seen, By::Certificate))
     }
 
     /// A token for somebody who has logged in.
@@ -231,9 +219,9 @@ impl Gate {
 
     /// The user whose token it is.
     pub fn of_token(self: &Arc<Self>, token: &[u8]) -> Option<Identity> {
-        let (users, seen) = self.users_now();
+        let (users, seen) = self.current.users_now();
         let user = self.tokens.check(token, &users, unix_seconds())?;
-        Some(Identity::new(self, user, seen, By::Password))
+        Some(Identity::new(&self.current, user, seen, By::Password))
     }
 
     fn remembered(&self) -> MutexGuard<'_, Remembered> {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use tapetum_service::request::{Role, Scope};
 
-use crate::gate::Gate;
+use crate::current::CurrentUsers;
 use crate::rights::Rights;
 use crate::users::User;
 
 /// See the [module](self).
 #[derive(Clone)]
 pub struct Identity {
-    gate: Arc<Gate>,
+    current: Arc<CurrentUsers>,
     user: Arc<User>,
-    /// The gate's count of users files when `user` was looked up.
+    /// The count of users files when `user` was looked up.
     seen: u64,
     /// The proof by which it is known.
     by: By,
@@ -32,8 +32,8 @@ pub(crate) enum By {
 pub struct TakenAway;
 
 impl Identity {
-    pub(crate) fn new(gate: &Arc<Gate>, user: &Arc<User>, seen: u64, by: By) -> Identity {
-        Identity { gate: Arc::clone(gate), user: Arc::clone(user), seen, by }
+    pub(crate) fn new(current: &Arc<CurrentUsers>, user: &Arc<User>, seen: u64, by: By) -> Identity {
+        Identity { current: Arc::clone(current), user: Arc::clone(user), seen, by }
     }
 
     pub fn name(&self) -> &str {
@@ -47,7 +47,7 @@ impl Identity {
 
     /// Whether the users file is still the one that it was looked up in.
     pub fn is_new(&self) -> bool {
-        self.seen == self.gate.generation()
+        self.seen == self.current.generation()
     }
 
     /// The user's rights now.
@@ -56,7 +56,7 @@ impl Identity {
     /// If it is no user any more, or has another password: it has to log in again.
     pub fn rights(&mut self) -> Result<&Rights, TakenAway> {
         if !self.is_new() {
-            let (users, seen) = self.gate.users_now();
+            let (users, seen) = self.current.users_now();
             let now = users.find(&self.user.name).ok_or(TakenAway)?;
             if self.by == By::Password && now.hash != self.user.hash {
                 return Err(TakenAway);

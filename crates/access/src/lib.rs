@@ -14,6 +14,7 @@
 //! Threads: everything here is for many.
 
 pub mod credentials;
+mod current;
 mod desk;
 pub mod gate;
 pub mod identity;

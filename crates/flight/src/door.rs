@@ -3,8 +3,6 @@
 //! Threads: [`FlightDoor::start`] and [`FlightDoor::stop`] are one's; two threads move bytes, and answers have their own.
 
 use std::io;
-use std::net::TcpListener;
-use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +11,6 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tapetum::Place;
 use tapetum_access::gate::Gate;
-use tapetum_access::tls::Tls;
 use tapetum_service::serving_store::ServingStore;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -22,6 +19,7 @@ use tonic::transport::Server;
 
 use crate::answering::{ANSWERS_MAX, DoorShared};
 use crate::doorkeeper::Doorkeeper;
+pub use crate::incoming::Listening;
 use crate::incoming::incoming;
 use crate::moments::Moments;
 use crate::service::Calls;
@@ -37,13 +35,6 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long calls under way may take when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// A socket that listens.
-pub enum Listening {
-    /// Clients speak TLS, if there is one.
-    Tcp(TcpListener, Option<Arc<Tls>>),
-    Unix(UnixListener),
-}
 
 /// See the [module](self).
 pub struct FlightDoor {

@@ -32,7 +32,6 @@ use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
 use crate::asker::Peer;
-use crate::door::Listening;
 
 /// A handshake takes no longer while others wait for its place.
 const HURRIED: Duration = Duration::from_secs(2);
@@ -56,6 +55,13 @@ enum Transport {
 }
 
 pub type Incoming = BoxStream<'static, io::Result<DoorStream>>;
+
+/// A socket that listens.
+pub enum Listening {
+    /// Clients speak TLS, if there is one.
+    Tcp(std::net::TcpListener, Option<Arc<Tls>>),
+    Unix(std::os::unix::net::UnixListener),
+}
 
 /// The connections of a listener. Called within the runtime.
 ///

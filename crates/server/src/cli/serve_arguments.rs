@@ -25,6 +25,9 @@ use tapetum_service::size;
 #[command(after_help = PRESETS_HELP, group = clap::ArgGroup::new("tiered").args(["tier", "cache"]).multiple(true))]
 // A server opens the store itself, and says so if it is told of another one.
 #[cfg_attr(feature = "flight", command(mut_arg("server", |option| option.hide(true))))]
+#[cfg_attr(feature = "flight", command(mut_arg("server_ca", |option| option.hide(true))))]
+#[cfg_attr(feature = "flight", command(mut_arg("user", |option| option.hide(true))))]
+#[cfg_attr(feature = "flight", command(mut_arg("password_file", |option| option.hide(true))))]
 pub struct ServeArguments {
     #[command(flatten)]
     pub store: StoreArguments,

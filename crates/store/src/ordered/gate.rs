@@ -105,13 +105,18 @@ mod tests {
                 (before, changes.load(Ordering::Relaxed))
             };
             let seen: Vec<_> = (0..2000).map(look).collect();
+            // On a busy machine the writers may have had no turn yet.
+            let is_open = (0..60_000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                changes.load(Ordering::Relaxed) > seen[0].0
+            });
             ended.store(true, Ordering::Relaxed);
+            assert!(is_open, "it opens again");
             seen
         });
         assert!(
             seen.iter().all(|(before, after)| before == after && before % 2 == 0),
             "half a change, or one meanwhile"
         );
-        assert!(seen.last() > seen.first(), "it opens again");
     }
 }
