@@ -188,7 +188,11 @@ fn logins(outcome: &mut Outcome, ours: ServerOptions, certificate: &Certificate,
         add.arg("--password-file").arg(&password).stderr(Stdio::null());
         workspace::succeed(&mut add, "tapetum user add failed")?;
     }
-    let options = ours.options.iter().cloned().chain(["--users-file".into(), users.display().to_string()]).collect();
+    // Nothing is warmed meanwhile, which would count as a login's memory.
+    let options = ["--memory", "512MiB", "--capacity", "2GiB", "--threads", "1"].map(str::to_owned).into_iter();
+    let options =
+        options.chain(certificate.options()).chain(["--users-file".into(), users.display().to_string()]).collect();
+    let ours = ServerOptions { data: folder.join("logins"), ..ours };
     let peer = Peer {
         name: "server",
         server: ServerOptions { options, ..ours }.spawn()?,
