@@ -147,11 +147,6 @@ impl Gate {
         self.current.users()
     }
 
-    /// Changes when the users file was read again.
-    pub fn generation(&self) -> u64 {
-        self.current.generation()
-    }
-
     pub fn figures(&self) -> LoginFigures {
         LoginFigures { logins: self.logins.load(Ordering::Relaxed), failures: self.failures.load(Ordering::Relaxed) }
     }

@@ -40,11 +40,6 @@ impl Identity {
         &self.user.name
     }
 
-    /// A number that changes when rights may have changed: those that were read at the same one hold.
-    pub fn seen(&self) -> u64 {
-        self.seen
-    }
-
     /// Whether the users file is still the one that it was looked up in.
     pub fn is_new(&self) -> bool {
         self.seen == self.current.generation()

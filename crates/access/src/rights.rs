@@ -13,11 +13,6 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// All there are.
-    pub fn all() -> Rights {
-        Rights { store: Some(Role::Admin), keyspaces: BTreeMap::new() }
-    }
-
     /// Adds a role over a keyspace; without one, over the store. The higher role stays.
     pub fn add(&mut self, role: Role, keyspace: Option<&str>) {
         match keyspace {
@@ -76,6 +71,7 @@ mod tests {
         rights.add(Role::Read, None);
         assert!(rights.allow(Role::Read, Scope::Keyspace("c")) && rights.allow(Role::Read, Scope::Store));
         assert!(!rights.allow(Role::Write, Scope::Keyspace("c")) && rights.allow(Role::Write, Scope::Keyspace("a")));
-        assert!(Rights::all().allow(Role::Admin, Scope::Store));
+        rights.add(Role::Admin, None);
+        assert!(rights.allow(Role::Admin, Scope::Store) && rights.allow(Role::Admin, Scope::Keyspace("c")));
     }
 }

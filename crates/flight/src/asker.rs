@@ -127,11 +127,7 @@ const OF_OWNER: &str = "what changes keyspaces or sizes, and backups, go through
                         --drive on the server's machine, or the server users by --users-file";
 
 fn refusal(name: &str, role: Role, scope: Scope<'_>) -> String {
-    let verb = match role {
-        Role::Read => "read",
-        Role::Write => "write",
-        Role::Admin => "administer",
-    };
+    let verb = role.verb();
     let option = |keyspace: &str| format!(" --{} {keyspace}", role.name());
     let (what, options) = match scope {
         Scope::Store => ("the whole store".into(), option("'*'")),

@@ -97,11 +97,6 @@ impl AccessArguments {
     pub fn has_files(&self) -> bool {
         self.users_file.is_some() || self.ssl_chain_cert.is_some()
     }
-
-    /// The keyspace that everybody may read over UDP.
-    pub fn udp_anonymous(&self) -> Option<&str> {
-        self.udp_anonymous.as_deref()
-    }
 }
 
 #[derive(Debug, Subcommand)]

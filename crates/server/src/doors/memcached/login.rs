@@ -108,22 +108,19 @@ impl Memcached {
     pub(super) fn logged_in(&mut self, number: u32, verdict: Verdict, client: &mut Client, pool: &mut Pool) {
         let form = self.slots.form(number);
         let mut out = Vec::new();
+        let verdict = verdict.map(|identity| {
+            self.access = ClientAccess::of_user(identity, &self.options.keyspace_name);
+        });
         match (form, verdict) {
-            (Form::Binary { origin, .. }, Ok(identity)) => {
-                self.access = ClientAccess::of_user(identity, &self.options.keyspace_name);
-                reply::binary_pair(&mut out, origin, b"", b"Authenticated");
-            }
+            (Form::Binary { origin, .. }, Ok(())) => reply::binary_pair(&mut out, origin, b"", b"Authenticated"),
             (Form::Binary { origin, .. }, Err(error)) => {
-                let (status, text) = match error {
-                    LoginError::Wrong => (Status::NotAllowed, Status::NotAllowed.text().to_owned()),
-                    LoginError::Busy => (Status::NotAllowed, error.to_string()),
+                let text = match error {
+                    LoginError::Wrong => Status::NotAllowed.text().to_owned(),
+                    LoginError::Busy => error.to_string(),
                 };
-                reply::binary_refusal(&mut out, origin, status, &text);
+                reply::binary_refusal(&mut out, origin, Status::NotAllowed, &text);
             }
-            (_, Ok(identity)) => {
-                self.access = ClientAccess::of_user(identity, &self.options.keyspace_name);
-                out.extend_from_slice(b"STORED\r\n");
-            }
+            (_, Ok(())) => out.extend_from_slice(b"STORED\r\n"),
             (_, Err(LoginError::Wrong)) => out.extend_from_slice(FAILURE.as_bytes()),
             (_, Err(LoginError::Busy)) => out.extend_from_slice(BUSY.as_bytes()),
         }
@@ -141,14 +138,18 @@ impl Memcached {
             Some(many) if many.touch.is_some() => WRITE,
             _ => READ,
         };
-        let has_begun = self.watching.is_some() || self.many.is_some() || self.listing.is_some();
+        let has_begun = self.has_begun();
         self.protocol == Protocol::Text && (self.access.is_nobody() || has_begun && !self.access.allows(begun))
+    }
+
+    /// Whether a request goes on over several steps.
+    fn has_begun(&self) -> bool {
+        self.watching.is_some() || self.many.is_some() || self.listing.is_some()
     }
 
     /// Ends the client. Its next line would be taken for a login, and each value that it stores for a wrong password.
     pub(super) fn end_taken_away(&mut self, client: &mut Client, cx: &mut Context<'_>) {
-        let is_answering = self.watching.is_some() || self.many.is_some() || self.listing.is_some();
-        if !is_answering && self.skipped_line.is_none() {
+        if !self.has_begun() && self.skipped_line.is_none() {
             self.say(UNAUTHENTICATED, client, cx);
         }
         client.break_off();
