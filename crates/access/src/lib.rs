@@ -3,7 +3,7 @@
 //! ```text
 //!   users file ─► users ─► gate ◄─ login (name, password) ─ a door
 //!                            │ ◄─ token                   ─ a door
-//!                            └─► identity ─► rights ─ may it? ─ each request
+//!                            └─► identity ─► rights ─ may it? ─ asker ─ each request ─► served: the store
 //!   certificate, key ─► tls ─► the configuration of each door
 //! ```
 //! Invariants:
@@ -13,6 +13,7 @@
 //!
 //! Threads: everything here is for many.
 
+pub mod asker;
 pub mod credentials;
 mod current;
 mod desk;
@@ -22,6 +23,7 @@ pub mod password;
 mod remembered;
 pub mod rights;
 pub mod secret_file;
+pub mod served;
 mod slowness;
 pub mod tls;
 mod token;

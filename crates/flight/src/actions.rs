@@ -19,7 +19,9 @@ use tapetum_service::socket::frame::{FrameKind, PROTOCOL_VERSION, REQUEST_BYTES_
 use tapetum_service::socket::framing::{FrameCaller, FrameOut};
 use tonic::Status;
 
-use crate::answering::{Charge, DoorShared};
+use tapetum_access::served::Charge;
+
+use crate::answering::DoorShared;
 use crate::call::Call;
 use crate::command::Bytes;
 use crate::outlet::{self, Outlet};
@@ -280,7 +282,7 @@ struct ResultOut {
 impl ResultOut {
     fn send_one(&mut self, body: Vec<u8>) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
-        let charge = self.shared.charge(body.len(), || !self.looks_gone()).map_err(|_| gone())?;
+        let charge = self.shared.served.charge(body.len(), || !self.looks_gone()).map_err(|_| gone())?;
         self.shared.hand_over(&mut self.out, Ok((body, charge))).map_err(|_| gone())
     }
 
@@ -296,7 +298,7 @@ impl FrameOut for ResultOut {
     }
 
     fn looks_gone(&self) -> bool {
-        self.out.is_closed() || self.shared.is_ending()
+        self.out.is_closed() || self.shared.served.is_ending()
     }
 }
 

@@ -11,7 +11,7 @@
 //! Threads: a worker of the door's pool for each answer; the streams are polled by the door's threads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arrow_array::builder::{BinaryBuilder, TimestampMillisecondBuilder, UInt32Builder};
@@ -23,21 +23,18 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use tapetum::query::ResultColumn;
-use tapetum::{Place, Store};
+use tapetum_access::asker::Asker;
 use tapetum_access::gate::Gate;
+use tapetum_access::served::{Charge, Served};
 use tapetum_arrow::ArrowBatches;
 use tapetum_kernels::scan::Scalar;
-use tapetum_service::audit;
 use tapetum_service::caller::{Caller, CallerLeft};
-use tapetum_service::execute::{OpenStore, execute};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{ItemRow, Reply};
 use tapetum_service::request::Request;
-use tapetum_service::serving_store::ServingStore;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use crate::asker::{Asker, ReadableKeyspaces, keyspace_of, without_names};
 use crate::moments::{Moment, Moments, Reading};
 use crate::outlet::{self, LOOK, Outlet};
 use crate::status::status_of;
@@ -51,8 +48,6 @@ const BATCH_BYTES: usize = 1 << 20;
 const COLUMN_BYTES: usize = 8;
 /// After this time without a batch the rows that there are go.
 const FEW: Duration = Duration::from_millis(2);
-/// How often it looks whether there is memory again.
-const MEMORY_LOOK: Duration = Duration::from_millis(2);
 /// After this time a client that reads nothing is let go, if others wait for its thread or its memory.
 const STALLED: Duration = Duration::from_secs(10);
 /// After this time it is let go in any case.
@@ -60,53 +55,36 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a statement waits for a moment, and how often it looks for one.
 const MOMENT_PATIENCE: Duration = Duration::from_secs(20);
 const MOMENT_LOOK: Duration = Duration::from_millis(10);
-/// A client may hold so much without asking, so that small answers go on when there is no memory.
-const FREE_BYTES: usize = 16 << 10;
 
 pub type DataStream = BoxStream<'static, Result<FlightData, Status>>;
 
 /// The part of the door that all calls share.
 pub struct DoorShared {
-    pub source: Box<dyn ServingStore>,
-    pub place: Place,
-    pub compute_units: Vec<(String, u16)>,
+    pub served: Arc<Served>,
     pub office: TicketOffice,
     pub moments: Arc<Moments>,
     /// The users who may log in; without, everybody may do all but what an admin does.
     pub gate: Option<Arc<Gate>>,
-    pub is_stopping: AtomicBool,
     threads: Arc<Semaphore>,
     /// Calls that wait for a thread.
     waiting: AtomicUsize,
-    client_next: AtomicU64,
 }
 
 impl DoorShared {
     pub fn new(
-        source: Box<dyn ServingStore>,
-        place: Place,
-        compute_units: Vec<(String, u16)>,
+        served: Arc<Served>,
         office: TicketOffice,
         moments: Arc<Moments>,
         gate: Option<Arc<Gate>>,
     ) -> DoorShared {
         DoorShared {
-            source,
-            place,
-            compute_units,
+            served,
             office,
             moments,
             gate,
-            is_stopping: AtomicBool::new(false),
             threads: Arc::new(Semaphore::new(ANSWERS_MAX)),
             waiting: AtomicUsize::new(0),
-            client_next: AtomicU64::new(0),
         }
-    }
-
-    /// The store, or why there is none.
-    pub fn store(&self) -> Result<Arc<Store>, Failure> {
-        self.source.store().map_err(|error| Failure::new(FailureKind::Unavailable, error.to_string()))
     }
 
     /// Does work that waits or computes, on a thread of its own.
@@ -131,54 +109,6 @@ impl DoorShared {
         Arc::clone(&self.threads).acquire_owned().await.expect("nobody closes it")
     }
 
-    /// Answers a request, whatever it is, if the asker may have it done. A request of an admin leaves an audit line.
-    ///
-    /// # Errors
-    /// Also if the server's lease has ended: nobody may be told of anything then.
-    pub fn execute(&self, asker: &Asker, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        let what = audit::words(&request);
-        let done = match asker.allow(&request) {
-            Ok(()) => self.execute_allowed(asker, request, caller),
-            Err(refused) => Err(refused),
-        };
-        if let Some(what) = what {
-            asker.note(&what, &done);
-        }
-        done
-    }
-
-    fn execute_allowed(&self, asker: &Asker, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        let keyspace = keyspace_of(&request).map(str::to_owned);
-        let done = match request {
-            Request::Promote { force } => return Ok(caller.take(Reply::Promoted(self.source.promote(force)?))?),
-            Request::Keyspaces { name: None, .. } => {
-                self.execute_open(request, &mut ReadableKeyspaces { asker, caller })
-            }
-            request => self.execute_open(request, caller),
-        };
-        done.map_err(|failure| without_names(asker, keyspace.as_deref(), failure))
-    }
-
-    fn execute_open(&self, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        let store = self.store()?;
-        let (place, compute_units) = (&self.place, &self.compute_units[..]);
-        let open = OpenStore { store: &store, place, compute_units, server: Some(&*self.source) };
-        let done = execute(open, request, caller);
-        match (done, self.source.store()) {
-            _ if self.source.is_fenced() => {
-                Err(Failure::new(FailureKind::Unavailable, tapetum::Error::Fenced.to_string()))
-            }
-            (Err(_), _) if self.is_stopping.load(Ordering::Acquire) => {
-                Err(Failure::new(FailureKind::Unavailable, "the server stops: ask again when it serves again"))
-            }
-            // The reason is a better one.
-            (Err(Failure { kind: FailureKind::Cancelled, .. }), Err(error)) => {
-                Err(Failure::new(FailureKind::Unavailable, error.to_string()))
-            }
-            (done, _) => done,
-        }
-    }
-
     /// The rows that a request is answered with.
     pub fn rows(self: &Arc<Self>, asker: Asker, wanted: RowsWanted, schema: SchemaRef) -> DataStream {
         let RowsWanted { request, rows_max, freeze } = wanted;
@@ -190,7 +120,7 @@ impl DoorShared {
                 let _thread = thread;
                 let reading = freeze.map(|freeze| shared.moments.read(freeze));
                 let mut caller = BatchCaller::new(&shared, out, rows_max);
-                let done = shared.execute(&asker, request, &mut caller);
+                let done = shared.served.execute(&asker, request, &mut caller);
                 let is_whole = caller.end(done.map_err(|failure| shared.why_too_old(freeze).unwrap_or(failure)));
                 reading.filter(|_| is_whole).into_iter().for_each(Reading::finish);
             });
@@ -203,7 +133,7 @@ impl DoorShared {
 
     /// Why a freeze can be read no more, if that is so.
     fn why_too_old(&self, freeze: Option<u64>) -> Option<Failure> {
-        let store = self.source.store().ok()?;
+        let store = self.served.source.store().ok()?;
         store.frozen(freeze?).err().map(|error| too_old(&error))
     }
 
@@ -215,49 +145,16 @@ impl DoorShared {
         let came = Instant::now();
         loop {
             // Whoever waits holds no thread, and no store.
-            let taken = self.on_thread(move |shared| shared.moments.take(&shared.store()?, came)).await?;
+            let taken = self.on_thread(move |shared| shared.moments.take(&shared.served.store()?, came)).await?;
             match taken {
                 Some(moment) => return Ok(moment),
-                None if came.elapsed() >= MOMENT_PATIENCE || self.is_ending() => {
+                None if came.elapsed() >= MOMENT_PATIENCE || self.served.is_ending() => {
                     let told = "as many moments of the store are read as may be: ask again when other readers are done";
                     return Err(Status::unavailable(told));
                 }
                 None => tokio::time::sleep(MOMENT_LOOK).await,
             }
         }
-    }
-
-    /// Waits until the server has memory for so many bytes.
-    ///
-    /// # Errors
-    /// If `is_wanted` says that nobody needs it any more, or there was none for a minute.
-    pub fn charge(
-        self: &Arc<Self>,
-        bytes: usize,
-        mut is_wanted: impl FnMut() -> bool,
-    ) -> Result<Option<Charge>, CallerLeft> {
-        if bytes <= FREE_BYTES {
-            return Ok(None);
-        }
-        let client = self.client_next.fetch_add(1, Ordering::Relaxed) | FLIGHT;
-        if !self.source.take_memory(client, bytes) {
-            self.source.wait_for_memory(true);
-            let since = Instant::now();
-            let is_taken = loop {
-                std::thread::sleep(MEMORY_LOOK);
-                if self.source.take_memory(client, bytes) {
-                    break true;
-                }
-                if !is_wanted() || since.elapsed() >= PATIENCE {
-                    break false;
-                }
-            };
-            self.source.wait_for_memory(false);
-            if !is_taken {
-                return Err(CallerLeft);
-            }
-        }
-        Ok(Some(Charge { shared: Arc::clone(self), client, bytes }))
     }
 
     /// Sends a client a message, and waits until there is room for it.
@@ -278,18 +175,14 @@ impl DoorShared {
 
     /// Whether to wait on for a client that reads nothing.
     fn stay(&self, since: Instant) -> Result<(), Unsent> {
-        let is_in_the_way = self.waiting.load(Ordering::Relaxed) > 0 || self.source.is_memory_wanted();
+        let is_in_the_way = self.waiting.load(Ordering::Relaxed) > 0 || self.served.source.is_memory_wanted();
         let limit = if is_in_the_way { STALLED } else { PATIENCE };
         if since.elapsed() >= limit {
             tracing::warn!("let a Flight client go that read nothing for {} s", limit.as_secs());
             let told = format!("the client read nothing for {} s: ask again, and read faster", limit.as_secs());
             return Err(Unsent { why: Some(Failure::new(FailureKind::Unavailable, told)) });
         }
-        if self.is_ending() { Err(Unsent { why: None }) } else { Ok(()) }
-    }
-
-    pub fn is_ending(&self) -> bool {
-        self.is_stopping.load(Ordering::Acquire) || self.source.store().is_err()
+        if self.served.is_ending() { Err(Unsent { why: None }) } else { Ok(()) }
     }
 }
 
@@ -326,22 +219,6 @@ impl Drop for Waiting<'_> {
 pub struct Unsent {
     /// Why it is let go, if it has not left by itself.
     why: Option<Failure>,
-}
-
-/// Tells this door's clients from those of the socket, which share the memory.
-const FLIGHT: u64 = 1 << 61;
-
-/// Memory that was taken. The drop gives it back.
-pub struct Charge {
-    shared: Arc<DoorShared>,
-    client: u64,
-    bytes: usize,
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.shared.source.give_memory(self.client, self.bytes, true);
-    }
 }
 
 /// Batches as messages, the schema first.
@@ -435,8 +312,8 @@ impl<'a> BatchCaller<'a> {
 
     fn charged(&mut self, batch: RecordBatch) -> Result<ChargedBatch, CallerLeft> {
         let (shared, out) = (self.shared, &self.out);
-        let is_wanted = || !out.is_closed() && !shared.is_ending();
-        let charge = shared.charge(batch.get_array_memory_size(), is_wanted)?;
+        let is_wanted = || !out.is_closed() && !shared.served.is_ending();
+        let charge = shared.served.charge(batch.get_array_memory_size(), is_wanted)?;
         Ok(ChargedBatch { batch, _charge: charge })
     }
 
@@ -530,7 +407,7 @@ impl Caller for BatchCaller<'_> {
         self.send_few();
         if !self.has_left && self.looked.elapsed() >= LOOK {
             self.looked = Instant::now();
-            self.has_left = self.shared.is_ending();
+            self.has_left = self.shared.served.is_ending();
         }
         self.has_left
     }

@@ -6,14 +6,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
-use tapetum_service::caller::{Caller, Gathering};
+use tapetum_access::asker::Asker;
+use tapetum_service::caller::Caller;
 use tapetum_service::failure::Failure;
 use tapetum_service::reply::Reply;
 use tapetum_service::request::Request;
 use tonic::Status;
 
 use crate::answering::{DataStream, DoorShared, RowsWanted};
-use crate::asker::Asker;
 
 /// See the [module](self).
 #[derive(Clone)]
@@ -43,9 +43,9 @@ impl Call {
     /// Answers a request, if the asker may have it done.
     ///
     /// # Errors
-    /// As [`DoorShared::execute`].
+    /// As [`tapetum_access::served::Served::execute`].
     pub fn execute(&self, request: Request, caller: &mut dyn Caller) -> Result<(), Failure> {
-        self.shared.execute(&self.asker, request, caller)
+        self.shared.served.execute(&self.asker, request, caller)
     }
 
     /// Asks for what is told in few replies.
@@ -53,9 +53,7 @@ impl Call {
     /// # Errors
     /// As [`Call::execute`].
     pub fn gather(&self, request: Request) -> Result<Vec<Reply>, Failure> {
-        let mut gathering = Gathering::default();
-        self.execute(request, &mut gathering)?;
-        Ok(gathering.replies)
+        self.shared.served.gather(&self.asker, request)
     }
 
     /// The rows that a request is answered with.

@@ -11,9 +11,10 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::{KeyspaceRow, Reply};
 use tapetum_service::request::Request;
+use tapetum_service::statements::{CATALOG, SCHEMA};
 
 use crate::call::Call;
-use crate::plan::{CATALOG, SCHEMA, columns_of};
+use crate::plan::columns_of;
 use crate::sql_info;
 
 /// The type of every table.

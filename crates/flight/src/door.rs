@@ -4,13 +4,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use rustix::rand::{GetRandomFlags, getrandom};
 use tapetum::Place;
 use tapetum_access::gate::Gate;
+use tapetum_access::served::Served;
 use tapetum_service::serving_store::ServingStore;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -35,6 +35,9 @@ const WINDOW_BYTES: u32 = 4 << 20;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long calls under way may take when the server stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tells this door's clients from those of other doors, which share the memory.
+const FLIGHT: u64 = 1 << 61;
 
 /// See the [module](self).
 pub struct FlightDoor {
@@ -62,7 +65,12 @@ impl FlightDoor {
         let key = key.try_into().map_err(io::Error::other)?;
         let first = u64::from_le_bytes(first.try_into().map_err(io::Error::other)?);
         let (office, moments) = (TicketOffice::new(key), Arc::new(Moments::new(first)));
-        let shared = Arc::new(DoorShared::new(source, place, compute_units, office, moments, gate));
+        let shared = Arc::new(DoorShared::new(
+            Arc::new(Served::new(source, place, compute_units, FLIGHT)),
+            office,
+            moments,
+            gate,
+        ));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .max_blocking_threads(ANSWERS_MAX)
@@ -80,7 +88,7 @@ impl FlightDoor {
 
     /// Lets everybody go, and waits until nothing holds the store; not for long.
     pub fn stop(self) {
-        self.shared.is_stopping.store(true, Ordering::Release);
+        self.shared.served.stop();
         // Nobody hears it who has ended already.
         let _ = self.stop.send(true);
         self.runtime.block_on(async {

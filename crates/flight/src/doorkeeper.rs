@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use tapetum_access::asker::{Asker, Peer};
 use tapetum_access::credentials::Credentials;
 use tapetum_access::gate::{Gate, LoginError};
 use tapetum_access::identity::Identity;
@@ -23,8 +24,9 @@ use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
 
 use crate::answering::DoorShared;
-use crate::asker::{Asker, Peer};
 
+/// As the audit names this door.
+pub const DOOR: &str = "Flight";
 const BEARER: &[u8] = b"bearer ";
 const LOG_IN: &str = "log in with the name and the password of a user: pyarrow by authenticate_basic_token, ADBC by username and password, \
                       tapetum by --user, tapetum.connect by user and password";
@@ -82,7 +84,7 @@ pub fn is_bearer(value: &[u8]) -> bool {
 }
 
 async fn asker(gate: Option<&Arc<Gate>>, authorization: Option<&[u8]>, peer: Peer) -> Result<Asker, Status> {
-    let Some(gate) = gate else { return Ok(Asker::everybody(peer)) };
+    let Some(gate) = gate else { return Ok(Asker::everybody(peer, DOOR)) };
     let identity = match authorization {
         Some(value) if is_bearer(value) => {
             let token = value[BEARER.len()..].trim_ascii();
@@ -96,7 +98,7 @@ async fn asker(gate: Option<&Arc<Gate>>, authorization: Option<&[u8]>, peer: Pee
             None => return Err(Status::unauthenticated(LOG_IN)),
         },
     };
-    Ok(Asker::user(identity, peer))
+    Ok(Asker::user(identity, peer, DOOR))
 }
 
 async fn logged_in(gate: &Arc<Gate>, basic: &[u8], peer: &Peer) -> Result<Identity, Status> {

@@ -31,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::asker::Peer;
+use tapetum_access::asker::Peer;
 
 /// A handshake takes no longer while others wait for its place.
 const HURRIED: Duration = Duration::from_secs(2);

@@ -24,7 +24,6 @@
 
 mod actions;
 mod answering;
-mod asker;
 mod call;
 mod catalog;
 pub mod client;
@@ -41,8 +40,6 @@ mod plan;
 mod prepared;
 mod putting;
 mod records;
-#[cfg(test)]
-mod rights_tests;
 mod service;
 mod sql_info;
 mod status;

@@ -12,16 +12,12 @@ use tapetum_kernels::scan::query::QueryOutput;
 use tapetum_service::failure::Failure;
 use tapetum_service::reply::{FormatRow, Reply};
 use tapetum_service::request::{ListWanted, Query, QueryWords, Range, Request, ScanWanted, Side};
+use tapetum_service::statements::{PLAIN_FORMAT, check_qualifier, parse, query_of};
 
 use crate::answering::{item_schema, row_schema, too_old};
 use crate::call::Call;
 use crate::command::{Bytes, Command, ItemsCommand, QueryCommand};
 use crate::ticket::Work;
-
-pub const CATALOG: &str = "tapetum";
-pub const SCHEMA: &str = "main";
-/// The format of a keyspace whose records have none: items as they are.
-const PLAIN_FORMAT: &str = "key: key bytes; value: value bytes";
 
 /// A keyspace is read by so many tickets at most.
 const RANGES_MAX: usize = 8;
@@ -77,27 +73,7 @@ impl Plan {
     fn of_select(call: &Call, select: &SelectStatement, words: StatementWords) -> Result<Plan, Failure> {
         check_qualifier(select)?;
         let fields = fields_of(call, &select.keyspace, None)?;
-        let StatementWords { condition, select: selected, group_by, having, order_by, limit } = words;
-        Plan::of_words(
-            call,
-            Query {
-                keyspace: select.keyspace.clone(),
-                freeze: None,
-                words: QueryWords {
-                    fields,
-                    condition,
-                    select: selected,
-                    group_by,
-                    having,
-                    order_by,
-                    limit,
-                    skips_misfits: false,
-                },
-                range: Range::default(),
-                side: Side::Drive,
-                application: None,
-            },
-        )
+        Plan::of_words(call, query_of(&select.keyspace, words, fields, Side::Drive))
     }
 
     fn of_words(call: &Call, query: Query) -> Result<Plan, Failure> {
@@ -213,10 +189,6 @@ fn rows_stand_alone(query: &Query) -> Result<bool, Failure> {
     Ok(is_whole && matches!(words.compile()?.query.output(), QueryOutput::Rows { .. }))
 }
 
-pub fn parse(sql: &str) -> Result<Statement, Failure> {
-    Statement::parse(sql).map_err(|error| Failure::bad(error.to_string()))
-}
-
 /// A column of a statement without FROM: its name, its one value, and its type.
 pub type ConstantColumn = (String, Option<OwnedScalar>, ScalarType);
 
@@ -231,17 +203,6 @@ pub fn constant_columns(columns: &[ConstantColumn]) -> Vec<ResultColumn> {
 
 fn constant_schema(columns: &[ConstantColumn]) -> SchemaRef {
     row_schema(&constant_columns(columns))
-}
-
-fn check_qualifier(select: &SelectStatement) -> Result<(), Failure> {
-    let parts: Vec<&str> = select.qualifier.iter().map(String::as_str).collect();
-    match parts[..] {
-        [] | [SCHEMA] | [CATALOG, SCHEMA] => Ok(()),
-        _ => Err(Failure::bad(format!(
-            "there is no {}: keyspaces are in the schema {SCHEMA:?} of the catalog {CATALOG:?}; their names alone do as well",
-            parts.join(".")
-        ))),
-    }
 }
 
 pub fn format_of(call: &Call, keyspace: &str, freeze: Option<u64>) -> Result<FormatRow, Failure> {

@@ -140,7 +140,7 @@ struct Part {
 impl Part {
     fn store(self, call: &Call, batch: &RecordBatch, format: Option<&Format>) -> Result<u64, Failure> {
         // As columns, and as items.
-        let charged = call.charge(2 * batch.get_array_memory_size(), || !call.is_ending());
+        let charged = call.served.charge(2 * batch.get_array_memory_size(), || !call.served.is_ending());
         let _charge = charged.map_err(|_| {
             Failure::new(FailureKind::Unavailable, "the server stops: put the rest when it serves again")
         })?;

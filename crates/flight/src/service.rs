@@ -27,11 +27,11 @@ use tapetum::query::Statement;
 use tapetum::{OwnedScalar, Store};
 use tapetum_arrow::ArrowBatches;
 use tapetum_service::failure::{Failure, FailureKind};
+use tapetum_service::statements;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::actions::{self, ResultStream};
 use crate::answering::{DataStream, DoorShared, RowsWanted, encoded, too_old};
-use crate::asker::Asker;
 use crate::call::Call;
 use crate::catalog;
 use crate::command::{self, COMMAND_BYTES_MAX};
@@ -43,6 +43,7 @@ use crate::prepared::Prepared;
 use crate::putting;
 use crate::status::status_of;
 use crate::ticket::{TicketBody, TicketError, Work, is_ticket};
+use tapetum_access::asker::Asker;
 
 const CREATE_PREPARED: &str = "CreatePreparedStatement";
 const CLOSE_PREPARED: &str = "ClosePreparedStatement";
@@ -170,7 +171,7 @@ impl Calls {
 
     /// The endpoints of some work, for so long as its moment stays: by ranges of keys, where there are many.
     fn endpoints(call: &Call, work: Work, moment: Option<Moment>) -> Result<Vec<FlightEndpoint>, Failure> {
-        let store = call.store()?;
+        let store = call.served.store()?;
         let opening = moment.map_or_else(|| call.moments.opening(&store), |moment| moment.opening);
         let work = moment.map_or(work.clone(), |moment| work.at(moment.freeze));
         let expires = Calls::expires(&store, &work)?;
@@ -199,7 +200,7 @@ impl Calls {
 
     /// The work of a ticket, if it is the asker's own, and the asker may have it done now.
     fn work(call: &Call, ticket: &[u8]) -> Result<Work, Failure> {
-        let store = call.store()?;
+        let store = call.served.store()?;
         let body = call.office.check(call.moments.opening(&store), ticket).map_err(|error| match error {
             TicketError::Forged => Failure::bad("this ticket is not of this server's making, or was changed: ask for another"),
             TicketError::TooOld => Failure::new(
@@ -222,7 +223,7 @@ impl Calls {
 
     fn renewed(call: &Call, endpoint: FlightEndpoint) -> Result<FlightEndpoint, Failure> {
         let ticket = endpoint.ticket.as_ref().map_or(&[][..], |ticket| &ticket.ticket);
-        let (work, store) = (Calls::work(call, ticket)?, call.store()?);
+        let (work, store) = (Calls::work(call, ticket)?, call.served.store()?);
         if let Some(freeze) = work.freeze() {
             let view = store.frozen(freeze).map_err(|error| too_old(&error))?;
             // A freeze of the client's own may last longer.
@@ -238,7 +239,7 @@ impl Calls {
         let (schema, freeze) = (work.schema()?, work.freeze());
         Ok(match work {
             Work::Request { request, rows_max } => Shown::Rows(RowsWanted { request, rows_max, freeze }, schema),
-            Work::Constants(sql) => match plan::parse(&sql)? {
+            Work::Constants(sql) => match statements::parse(&sql)? {
                 Statement::Constants(columns) => Shown::Batch(constants(&columns).map_err(of_arrow)?),
                 Statement::Select(_) => return Err(Failure::bad("the statement has a FROM")),
             },

@@ -34,4 +34,5 @@ pub mod service;
 pub mod serving_store;
 pub mod size;
 pub mod socket;
+pub mod statements;
 pub mod suggestion;

@@ -1,18 +1,19 @@
-//! The asker of a call: a user who has logged in, or everybody where the server has no users. Decides what a request may do.
+//! The asker at a door: a user who has logged in, or everybody where the server has no users. Decides what a request may do.
 //!
-//! Threads: an asker is one call's.
+//! Threads: an asker is one request's.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use tapetum_access::identity::Identity;
 use tapetum_kernels::scan::Scalar;
 use tapetum_service::audit;
 use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::reply::Reply;
 use tapetum_service::request::{Request, Role, Scope};
+
+use crate::identity::Identity;
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,8 @@ impl fmt::Display for Peer {
 pub struct Asker {
     who: Who,
     from: Peer,
+    /// The door's name, for the audit.
+    door: &'static str,
 }
 
 #[derive(Clone)]
@@ -68,12 +71,12 @@ enum Who {
 }
 
 impl Asker {
-    pub fn everybody(from: Peer) -> Asker {
-        Asker { who: Who::Everybody, from }
+    pub fn everybody(from: Peer, door: &'static str) -> Asker {
+        Asker { who: Who::Everybody, from, door }
     }
 
-    pub fn user(identity: Identity, from: Peer) -> Asker {
-        Asker { who: Who::User(identity), from }
+    pub fn user(identity: Identity, from: Peer, door: &'static str) -> Asker {
+        Asker { who: Who::User(identity), from, door }
     }
 
     pub fn identity(&self) -> Option<&Identity> {
@@ -119,7 +122,7 @@ impl Asker {
     /// Notes how a request of an admin ended.
     pub fn note(&self, request: &str, ended: &Result<(), Failure>) {
         let (name, from) = (self.name().unwrap_or("everybody"), self.from.to_string());
-        audit::note(audit::Asker { name, from: &from, door: "Flight" }, request, ended);
+        audit::note(audit::Asker { name, from: &from, door: self.door }, request, ended);
     }
 }
 
@@ -144,7 +147,7 @@ fn refusal(name: &str, role: Role, scope: Scope<'_>) -> String {
 }
 
 /// A caller who is told only of the keyspaces that the asker may read.
-pub struct ReadableKeyspaces<'a> {
+pub(crate) struct ReadableKeyspaces<'a> {
     pub asker: &'a Asker,
     pub caller: &'a mut dyn Caller,
 }
@@ -167,7 +170,7 @@ impl Caller for ReadableKeyspaces<'_> {
 }
 
 /// The failure of a request for an asker who may not know the names of all keyspaces: without one of a similar name.
-pub fn without_names(asker: &Asker, keyspace: Option<&str>, failure: Failure) -> Failure {
+pub(crate) fn without_names(asker: &Asker, keyspace: Option<&str>, failure: Failure) -> Failure {
     match (failure.kind, keyspace) {
         (FailureKind::UnknownKeyspace, Some(name)) if !asker.may(Role::Read, Scope::Store) => {
             let told = format!("there is no keyspace {name:?}: `tapetum keyspace list` prints those that you may read");
@@ -178,7 +181,7 @@ pub fn without_names(asker: &Asker, keyspace: Option<&str>, failure: Failure) ->
 }
 
 /// The keyspace that a request names first.
-pub fn keyspace_of(request: &Request) -> Option<&str> {
+pub(crate) fn keyspace_of(request: &Request) -> Option<&str> {
     match request.needs().1 {
         Scope::Keyspace(name) | Scope::Both(name, _) => Some(name),
         Scope::Store | Scope::AnyKeyspace => None,
