@@ -1,0 +1,192 @@
+// The console: the session, the views, and the clock by which they are drawn anew.
+//
+// While the page can be seen it asks once a second, one request at a time. Hidden, it asks nothing. While the server is
+// away it asks less and less often, and says so.
+
+import { data, element, failure } from "./elements.js";
+import * as drive from "./drive.js";
+import * as keyspaces from "./keyspaces.js";
+import * as overview from "./overview.js";
+import * as query from "./query.js";
+import { Refused, ask, logIn, logOut, whenLoggedOut } from "./requests.js";
+import * as walk from "./walk.js";
+
+const TICK_MS = 1000;
+const LONGEST_PAUSE_MS = 30_000;
+
+// Views by the name in the address. `every`: ticks between what is asked for this view beside the figures.
+const VIEWS = {
+  overview: { title: "Overview", module: overview, needsStore: true, every: 2, refresh: (isDue) => overview.refresh(isDue) },
+  drive: { title: "Drive", module: drive, needsStore: true, every: 5, refresh: (isDue) => drive.refresh(figures, isDue) },
+  keyspaces: { title: "Keyspaces", module: keyspaces, every: 3, refresh: (isDue) => isDue && keyspaces.refresh(writtenBytes()) },
+  query: { title: "Query", module: query, every: 30, refresh: (isDue) => isDue && query.refresh() },
+  walk: { title: "Walk", module: walk, every: 30, refresh: (isDue) => isDue && walk.refresh() },
+};
+
+const at = (id) => document.getElementById(id);
+let session = null;
+let figures = null;
+let shown = null;
+let ticks = 0;
+let pauseMs = TICK_MS;
+let timer = null;
+let isTicking = false;
+let loggingIn = null;
+
+function writtenBytes() {
+  return new Map((figures?.keyspaces ?? []).map(({ name, written_bytes: written }) => [name, written]));
+}
+
+function buildViews() {
+  for (const [name, view] of Object.entries(VIEWS)) {
+    view.error = element("div", {});
+    view.heading = element("h1", { tabindex: -1, id: `${name}-heading` }, view.title);
+    view.section = element("section", { id: `view-${name}`, "aria-labelledby": `${name}-heading`, hidden: true }, view.heading, view.error, ...view.module.build());
+    view.link = element("a", { href: `#${name}` }, view.title);
+    at("content").append(view.section);
+    at("views").append(view.link);
+  }
+}
+
+function mayShow(view) {
+  return session !== null && (!view.needsStore || session.may_read_store);
+}
+
+/** Shows the view that the address names, or the first one that this user may see. */
+function showView(withFocus) {
+  const wanted = VIEWS[location.hash.slice(1)];
+  shown = wanted && mayShow(wanted) ? wanted : Object.values(VIEWS).find(mayShow) ?? null;
+  for (const view of Object.values(VIEWS)) {
+    view.section.hidden = view !== shown;
+    view.link.hidden = !mayShow(view);
+    if (view === shown) view.link.setAttribute("aria-current", "page");
+    else view.link.removeAttribute("aria-current");
+  }
+  document.title = shown ? `${shown.title} – Tapetum` : "Tapetum";
+  ticks = 0;
+  if (withFocus && shown) shown.heading.focus();
+  tick();
+}
+
+function enter(taken) {
+  session = taken;
+  at("version").textContent = taken.version;
+  at("who").replaceChildren(...(taken.user === null ? [] : ["as ", data(taken.user)]));
+  at("log-out").hidden = taken.user === null;
+  at("login").hidden = true;
+  at("views").hidden = false;
+  showView(false);
+}
+
+/** Takes a session without a user, or has the reader log in. Whether there is one then. */
+async function regain() {
+  try {
+    enter(await logIn());
+    return true;
+  } catch (error) {
+    if (error.isLogin) askForLogin();
+    else sayState(error);
+    return false;
+  }
+}
+
+function askForLogin() {
+  session = null;
+  shown = null;
+  for (const view of Object.values(VIEWS)) view.section.hidden = true;
+  at("views").hidden = true;
+  at("log-out").hidden = true;
+  at("who").replaceChildren();
+  at("login-error").textContent = "";
+  at("login").hidden = false;
+  document.title = "Log in – Tapetum";
+  at("login-user").focus();
+}
+
+async function submitLogin(event) {
+  event.preventDefault();
+  const form = at("login-form"), button = form.querySelector("button");
+  if (button.disabled) return;
+  button.disabled = true;
+  at("login-error").textContent = "";
+  try {
+    const taken = await logIn({ user: form.elements.user.value, password: form.elements.password.value });
+    form.reset();
+    forgetAnswers();
+    enter(taken);
+    shown?.heading.focus();
+  } catch (error) {
+    at("login-error").textContent = error.message;
+    form.elements.password.focus();
+  } finally {
+    button.disabled = false;
+  }
+}
+
+/** Another user may see less. */
+function forgetAnswers() {
+  figures = null;
+  query.forget();
+  walk.forget();
+}
+
+function sayState(error) {
+  const isGood = error === null;
+  document.body.classList.toggle("away", !isGood);
+  const text = isGood ? "" : `${error.message} Asked again in ${Math.round(pauseMs / 1000)} s.`;
+  if (at("state").textContent !== text) at("state").textContent = text;
+}
+
+function schedule() {
+  clearTimeout(timer);
+  timer = document.hidden || (session === null && !at("login").hidden) ? null : setTimeout(tick, pauseMs);
+}
+
+/** One turn: the figures, and what the view shows. Turns do not overlap. */
+async function tick() {
+  if (isTicking || document.hidden) return;
+  isTicking = true;
+  const view = shown;
+  try {
+    await turn(view);
+    pauseMs = TICK_MS;
+    sayState(null);
+    view?.error.replaceChildren();
+  } catch (error) {
+    if (error instanceof Refused && error.isAway) {
+      pauseMs = Math.min(LONGEST_PAUSE_MS, pauseMs * 2);
+      sayState(error);
+    } else if (view === shown && view !== null && session !== null) {
+      view.error.replaceChildren(failure(error));
+    }
+  } finally {
+    isTicking = false;
+    schedule();
+  }
+}
+
+async function turn(view) {
+  if (session === null) {
+    if (at("login").hidden) await regain();
+    return;
+  }
+  if (session.may_read_store) {
+    figures = await ask("figures");
+    overview.keep(figures);
+  }
+  const isDue = ticks % view.every === 0;
+  ticks += 1;
+  await view.refresh(isDue);
+}
+
+whenLoggedOut(() => (loggingIn ??= regain().finally(() => { loggingIn = null; })));
+buildViews();
+at("login-form").addEventListener("submit", submitLogin);
+at("log-out").addEventListener("click", () => {
+  logOut();
+  forgetAnswers();
+  askForLogin();
+});
+addEventListener("hashchange", () => { if (session !== null) showView(true); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) tick(); });
+tick();

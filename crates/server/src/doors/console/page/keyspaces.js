@@ -1,0 +1,60 @@
+// Keyspaces: their sizes and formats, and samples of their items when asked for.
+
+import { bytes, clock, data, element, failure, number, numbers, refill, table } from "./elements.js";
+import { ask } from "./requests.js";
+
+let list = null;
+let sample = null;
+
+export function build() {
+  list = element("div", { id: "keyspace-list" });
+  sample = element("section", { id: "sample", class: "card", "aria-labelledby": "sample-title", hidden: true });
+  return [list, sample];
+}
+
+/** All keyspaces that this user may see. */
+export async function keyspaces() {
+  return (await ask("keyspaces")).keyspaces;
+}
+
+/** `written`: bytes that were written to each, by name, where the figures may be seen. */
+export async function refresh(written) {
+  const all = await keyspaces();
+  const columns = ["keyspace", "kind", numbers("items"), numbers("written"), numbers("flash"), "format", "samples"];
+  const rows = all.map((keyspace) => [data(keyspace.name), kindOf(keyspace), number(keyspace.items), bytes(written.get(keyspace.name)), bytes(keyspace.flash_bytes),
+    keyspace.format === null ? "–" : data(keyspace.format),
+    keyspace.block_device_bytes === null ? element("button", { type: "button", click: () => showSample(keyspace.name, "") }, "Show") : "–"]);
+  refill(list, all.length === 0 ? element("p", {}, "There is none that you may read.") : table(`${number(all.length)} keyspaces`, columns, rows));
+}
+
+function kindOf(keyspace) {
+  if (keyspace.block_device_bytes !== null) return `block device of ${bytes(keyspace.block_device_bytes)}`;
+  return keyspace.kind;
+}
+
+async function showSample(name, prefix) {
+  const entry = element("input", { id: "sample-prefix", value: prefix, autocapitalize: "none", spellcheck: "false" });
+  const shown = element("div", { "aria-live": "polite" }, "Asking …");
+  const form = element("form", { class: "row", submit: (event) => {
+    event.preventDefault();
+    fill(shown, name, entry.value);
+  } }, element("label", { for: "sample-prefix" }, "Keys that begin with"), entry, element("button", { type: "submit" }, "Show"),
+  element("button", { type: "button", click: () => { sample.hidden = true; } }, "Close"));
+  const title = element("h2", { id: "sample-title", tabindex: -1 }, "Items of ", data(name));
+  sample.replaceChildren(title, form, shown);
+  sample.hidden = false;
+  title.focus();
+  await fill(shown, name, prefix);
+}
+
+async function fill(shown, name, prefix) {
+  try {
+    const { items, is_cut: isCut } = await ask("sample", { keyspace: name, prefix });
+    const rows = items.map((item) => [data(item.key), data(item.value), bytes(item.value_bytes), number(item.flags),
+      item.expires_unix_ms === null ? "never" : clock(item.expires_unix_ms)]);
+    shown.replaceChildren(rows.length === 0 ? "No key begins so." : table(isCut ? `The first ${number(rows.length)}; there are more` : `All ${number(rows.length)}`,
+      ["key", "value, its beginning", numbers("size"), numbers("flags"), "expires"], rows));
+  } catch (error) {
+    shown.replaceChildren(failure(error));
+  }
+}

@@ -1,0 +1,209 @@
+// The walk through a database of papers: a venue and its years, the most prominent papers, one of them, and others like
+// it. Each step is computed at the drive and on the host, one after the other, and says what it took there.
+
+import { askSides, costTable, rowsTable } from "./answers.js";
+import { data, element, failure, notice, number } from "./elements.js";
+import { graphOf } from "./graph.js";
+import { keyspaces } from "./keyspaces.js";
+import { named, quoted } from "./requests.js";
+
+const NEEDED = ["papers", "references", "authors", "authorships"];
+const MAKE = "tapetum generate papers --scale 0.01 --into ./tapetum-data";
+const TOP = 10; // papers
+const NODES_DRAWN = 120;
+const OTHERS_SHOWN = 50;
+const REFERENCES = named("references");
+
+let root = null;
+let isReady = false;
+const steps = {};
+let choice = null;
+
+export function build() {
+  root = element("div", { id: "walk-steps" });
+  return [root];
+}
+
+export function forget() {
+  isReady = false;
+}
+
+/** Asks one side; the other is asked where a step compares them. */
+async function select(sql) {
+  const [answer] = await askSides("query", { sql }, ["drive"]);
+  return answer;
+}
+
+function step(id, title) {
+  steps[id] = element("div", {});
+  const head = element("h2", { id: `${id}-title`, tabindex: -1 }, title);
+  steps[`${id}-box`] = element("section", { id, class: "card step", "aria-labelledby": `${id}-title`, hidden: true }, head, steps[id]);
+  return steps[`${id}-box`];
+}
+
+/** Runs a step: shows it, moves there, and puts its failure where its result would be. */
+async function run(id, work) {
+  const box = steps[`${id}-box`], shown = steps[id];
+  box.hidden = false;
+  shown.replaceChildren(notice("Computed at the drive, then on the host …"));
+  const head = document.getElementById(`${id}-title`);
+  head.focus({ preventScroll: true });
+  head.scrollIntoView({ block: "start" });
+  const run = (shown.run = Symbol(id));
+  try {
+    const children = await work();
+    // A later run of this step has the box.
+    if (shown.run === run) shown.replaceChildren(...children);
+  } catch (error) {
+    if (shown.run === run) shown.replaceChildren(failure(error));
+  }
+}
+
+export async function refresh() {
+  if (isReady) return;
+  const have = new Set((await keyspaces()).filter(({ format }) => format !== null).map(({ name }) => name));
+  const missing = NEEDED.filter((name) => !have.has(name));
+  if (missing.length > 0) {
+    root.replaceChildren(notice(`The walk goes through a database of papers. This needs the keyspaces ${NEEDED.join(", ")}; missing, or not yours to read: ${missing.join(", ")}. A command makes them:`),
+      element("pre", {}, element("code", {}, MAKE)), element("button", { type: "button", class: "main", click: () => refresh().catch(tell) }, "Look again"));
+    return;
+  }
+  isReady = true;
+  root.replaceChildren(step("choose", "1. A venue and its years"), step("prominent", "2. The most prominent papers"), step("paper", "3. One paper"), step("others", "4. Others like it"));
+  steps["choose-box"].hidden = false;
+  try {
+    await showVenues();
+  } catch (error) {
+    isReady = false;
+    throw error;
+  }
+}
+
+function tell(error) {
+  root.replaceChildren(failure(error));
+}
+
+function option(value, text, selected = false) {
+  return element("option", { value, selected }, text);
+}
+
+async function showVenues() {
+  const venues = await select("select venue, count(*) as papers from papers group by venue order by papers desc limit 500");
+  const venue = element("select", { id: "venue", change: () => showYears().catch(tell) }, ...venues.rows.map(([name, papers]) => option(name, `${name} (${number(papers)})`)));
+  choice = { venue, from: element("select", { id: "year-from" }), to: element("select", { id: "year-to" }), costs: element("div", {}), venues: venues.report };
+  const form = element("form", { class: "row", submit: (event) => {
+    event.preventDefault();
+    run("prominent", showProminent);
+  } }, labelled("Venue", venue), labelled("from", choice.from), labelled("to", choice.to), element("button", { type: "submit", class: "main" }, "Find the most prominent papers"));
+  steps.choose.replaceChildren(form, choice.costs);
+  await showYears();
+}
+
+function labelled(text, control) {
+  return element("span", { class: "field" }, element("label", { for: control.id }, text), control);
+}
+
+async function showYears() {
+  const venue = choice.venue.value;
+  const years = await select(`select year, count(*) as papers from papers where venue = ${quoted(venue)} group by year order by year`);
+  // Another venue may have been chosen meanwhile.
+  if (venue !== choice.venue.value) return;
+  const options = () => years.rows.map(([year, papers]) => option(year, `${year} (${number(papers)})`));
+  choice.from.replaceChildren(...options());
+  choice.to.replaceChildren(...options());
+  const fullest = years.rows.reduce((most, row) => (row[1] > most[1] ? row : most), years.rows[0] ?? [null, 0]);
+  choice.from.value = choice.to.value = fullest[0];
+  choice.costs.replaceChildren(costTable([{ name: "venues", reports: [choice.venues] }, { name: "years", reports: [years.report] }]));
+}
+
+function condition() {
+  const [from, to] = [Number(choice.from.value), Number(choice.to.value)].toSorted((one, other) => one - other);
+  return `venue = ${quoted(choice.venue.value)} and year ${from === to ? `= ${from}` : `between ${from} and ${to}`}`;
+}
+
+function titlesOf(ids) {
+  return select(`select id, venue, year, title from papers where id in (${ids.join(", ")})`);
+}
+
+async function showProminent() {
+  const where = condition();
+  const answers = await askSides("betweenness", { keyspace: "references", where, top: TOP });
+  const [answer] = answers;
+  if (answer.top.length === 0) return [notice("No paper refers to another there. Choose other years.")];
+  const ids = answer.top.map(([id]) => Number(id));
+  const references = await select(`select citing, cited from ${REFERENCES} where ${where} and (citing in (${ids.join(", ")}) or cited in (${ids.join(", ")})) limit 1000`);
+  const shown = drawnIds(ids, references.rows);
+  const papers = await titlesOf(shown);
+  const byId = new Map(papers.rows.map(([id, venue, year, title]) => [id, { id, venue, year, title, rank: null }]));
+  ids.forEach((id, place) => { if (byId.has(id)) byId.get(id).rank = place + 1; });
+  const rows = answer.top.map(([id, betweenness], place) => {
+    const paper = byId.get(Number(id));
+    return [place + 1, Number(id), paper?.title ?? String(id), paper?.venue ?? null, paper?.year ?? null, Math.round(betweenness * 10) / 10];
+  });
+  const columns = [["rank", "int"], ["id", "int"], ["title", "text"], ["venue", "text"], ["year", "int"], ["betweenness", "float"]].map(([name, type]) => ({ name, type }));
+  const among = [...byId.values()].toSorted((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity));
+  const width = Math.max(300, Math.min(960, steps.prominent.clientWidth - 8));
+  return [
+    costTable([{ name: "betweenness", reports: answers.map(({ report }) => report) }, { name: "references", reports: [references.report] }, { name: "titles", reports: [papers.report] }]),
+    element("p", {}, `${number(answer.nodes)} papers, ${number(answer.edges)} references; paths from ${answer.sources === answer.nodes ? "all papers" : `${number(answer.sources)} papers`}.`),
+    rowsTable({ columns, rows, is_cut: false }, "Papers through which most shortest paths of references lead", { title: opens(1) }),
+    among.length > 0 ? graphOf(among, references.rows, width, ({ id }) => openPaper(id)) : ""];
+}
+
+/** The prominent papers, and the neighbours that have most references with them. */
+function drawnIds(ids, pairs) {
+  const degrees = new Map();
+  for (const id of pairs.flat()) degrees.set(id, (degrees.get(id) ?? 0) + 1);
+  const neighbours = [...degrees.keys()].filter((id) => !ids.includes(id)).toSorted((one, other) => degrees.get(other) - degrees.get(one) || one - other);
+  return [...ids, ...neighbours.slice(0, NODES_DRAWN - ids.length)];
+}
+
+/** A cell that opens the paper whose id stands in this column of its row. */
+function opens(idColumn) {
+  return (title, _, row) => element("button", { type: "button", class: "link", click: () => openPaper(Number(row[idColumn])) }, data(title));
+}
+
+function openPaper(id) {
+  steps["others-box"].hidden = true;
+  return run("paper", () => showPaper(id));
+}
+
+async function showPaper(id) {
+  const papers = await askSides("get", { keyspace: "papers", key: String(id), select: "*" });
+  const [answer] = papers;
+  if (answer.rows.length === 0) return [notice(`Paper ${id} is not in the store: only references to it are.`)];
+  const paper = Object.fromEntries(answer.columns.map(({ name }, place) => [name, answer.rows[0][place]]));
+  const written = await askSides("query", { sql: `select place, author from authorships where paper = ${id} order by place limit 100` });
+  const ids = written[0].rows.map(([, author]) => Number(author));
+  const names = ids.length === 0 ? null : await select(`select id, name from authors where id in (${ids.join(", ")})`);
+  const nameOf = new Map((names?.rows ?? []).map(([author, name]) => [Number(author), name]));
+  const authors = ids.map((author) => ({ author, name: nameOf.get(author) ?? `author ${author}` }));
+  return [
+    element("dl", {}, ...[["title", paper.title], ["venue", paper.venue], ["year", paper.year], ["authors", authors.map(({ name }) => name).join(", ")], ["id", id]]
+      .flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, data(value))])),
+    element("div", { class: "row" }, ...othersButtons(id, paper, authors)),
+    costTable([{ name: "get", reports: papers.map(({ report }) => report) }, { name: "authorships", reports: written.map(({ report }) => report) },
+      ...(names === null ? [] : [{ name: "authors", reports: [names.report] }])])];
+}
+
+/** Ways on from a paper: others of its venue, its year, and each of its authors. */
+function othersButtons(id, { venue, year }, authors) {
+  const condition = (where) => async () => ({ where: `${where} and id <> ${id}`, parts: [] });
+  const ways = [[venue, "Others of ", condition(`venue = ${quoted(venue)}`)], [String(year), "Others of ", condition(`year = ${year}`)],
+    ...authors.map(({ author, name }) => [name, "Others by ", () => papersBy(author, id)])];
+  return ways.map(([what, words, find]) => element("button", { type: "button", click: () => run("others", () => showOthers(what, find)) }, words, data(what)));
+}
+
+async function papersBy(author, without) {
+  const written = await askSides("query", { sql: `select paper from authorships where author = ${author} and paper <> ${without} limit 200` });
+  const ids = written[0].rows.map(([paper]) => Number(paper));
+  return { where: ids.length > 0 ? `id in (${ids.join(", ")})` : null, parts: [{ name: "authorships", reports: written.map(({ report }) => report) }] };
+}
+
+async function showOthers(what, find) {
+  const { where, parts } = await find();
+  if (where === null) return [element("p", {}, "There is no other."), costTable(parts)];
+  const answers = await askSides("query", { sql: `select id, year, venue, title from papers where ${where} order by year desc limit ${OTHERS_SHOWN}` });
+  const [answer] = answers, isCut = answer.rows.length === OTHERS_SHOWN;
+  return [rowsTable({ ...answer, is_cut: isCut }, what, { title: opens(0) }), costTable([...parts, { name: "papers", reports: answers.map(({ report }) => report) }])];
+}
