@@ -10,12 +10,15 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use crate::doors::console::LiveFigures;
+use crate::doors::console::live::{self, OpenDoor};
 use crate::doors::context::unix_seconds;
 use crate::doors::door::DoorOptions;
+use crate::doors::http::HttpHost;
 use crate::doors::memcached::access::Admission;
 use crate::doors::memcached::udp::{Terminal, UdpDoor};
 use crate::doors::memcached::{MemcachedOptions, settings};
-use crate::doors::metrics::MetricsServer;
+use crate::doors::metrics::Metrics;
 use crate::doors::nbd::exports::Exports;
 use crate::doors::options::{Access, Options};
 use crate::doors::{DoorError, Doors};
@@ -26,6 +29,7 @@ use crate::net::mailbox::Mailbox;
 use crate::os;
 use crate::stats::device_stats::DeviceFigures;
 use crate::stats::latencies::RequestLatencies;
+use crate::stats::slow_requests::SlowRequests;
 use crate::stats::{Counters, Figures};
 use crate::store::errands::{self, Errands, MemoryShares, Orders};
 use crate::store::failure_log::FailureLog;
@@ -40,7 +44,7 @@ use tapetum_service::serving_store::ServingStore;
 pub struct Server {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<io::Result<()>>>,
-    metrics: Option<MetricsServer>,
+    metrics: Option<HttpHost>,
     udp: Option<Arc<Terminal>>,
     memory: Arc<MemoryShares>,
     gate: Option<Arc<Gate>>,
@@ -53,6 +57,22 @@ pub struct ServedStore {
     memory: Arc<MemoryShares>,
     /// Where promotions are ordered, of a standby.
     promotions: Option<Mutex<Sender<PromotionOrder>>>,
+}
+
+/// The figures of a server, for the console.
+pub struct ServerFigures {
+    shared: Arc<Shared>,
+    doors: Vec<OpenDoor>,
+}
+
+impl LiveFigures for ServerFigures {
+    fn figures(&self) -> serde_json::Value {
+        live::figures(&self.shared.figures, &self.doors)
+    }
+
+    fn slow(&self) -> serde_json::Value {
+        live::slow(&self.shared.figures)
+    }
 }
 
 /// Tells commands from connections, which share the budget.
@@ -236,7 +256,8 @@ impl Server {
         }
         let metrics = (!metrics.is_empty()).then(|| {
             let shared = Arc::clone(&shared);
-            MetricsServer::start(metrics, access.clone(), Box::new(move || shared.figures.page(unix_seconds())))
+            let source = Box::new(move || shared.figures.page(unix_seconds()));
+            HttpHost::start(metrics, access.tls.clone(), Metrics { source, gate: access.gate.clone() })
         });
         let metrics = metrics.transpose()?;
         let memory = Arc::new(memory_shares(front_bytes, &shared));
@@ -263,6 +284,11 @@ impl Server {
         ServedStore { slot, shared, memory, promotions: promotions.map(Mutex::new) }
     }
 
+    /// The figures of this server, for the console.
+    pub fn live_figures(&self, doors: Vec<OpenDoor>) -> ServerFigures {
+        ServerFigures { shared: Arc::clone(&self.shared), doors }
+    }
+
     /// The addresses in use: first those for memcached's clients, then those for block devices.
     pub fn addresses(&self) -> Vec<Address> {
         self.shared.listeners.iter().map(Listener::address).collect()
@@ -270,7 +296,7 @@ impl Server {
 
     /// The addresses of Prometheus' figures.
     pub fn metrics_addresses(&self) -> &[Address] {
-        self.metrics.as_ref().map_or(&[], MetricsServer::addresses)
+        self.metrics.as_ref().map_or(&[], HttpHost::addresses)
     }
 
     /// The addresses for datagrams.
@@ -337,6 +363,7 @@ fn figures(
     Figures {
         counters: (0..options.threads).map(|_| Counters::default()).collect(),
         latencies: (0..options.threads).map(|_| RequestLatencies::default()).collect(),
+        slow: SlowRequests::default(),
         devices: Box::new(devices),
         observers: Arc::default(),
         connections: AtomicUsize::new(0),

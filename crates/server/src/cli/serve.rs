@@ -19,6 +19,8 @@ use tapetum_kernels::record;
 
 use crate::cli::serve_arguments::{BackupArguments, FullArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
+use crate::doors::console::live::OpenDoor;
+use crate::doors::console::{CLIENTS, ConsoleServer};
 #[cfg(feature = "flight")]
 use crate::doors::flight::FlightServer;
 use crate::doors::memcached::MemcachedOptions;
@@ -27,7 +29,7 @@ use crate::doors::nbd::exports::Exports;
 use crate::doors::options::{Access, Options};
 use crate::logging::{Log, LogLosses};
 use crate::net::limits::Limits;
-use crate::net::listen::Address;
+use crate::net::listen::{Address, Listener};
 use crate::protocol::VERSION;
 use crate::server::{ServedStore, Server};
 use crate::store::backups::{BackupKeeper, BackupPlan};
@@ -38,6 +40,7 @@ use crate::store::standby::Standby;
 use crate::store::steward::Steward;
 use crate::store::store_slot::StoreSlot;
 use crate::{machine, os, service_manager};
+use tapetum_access::served::Served;
 use tapetum_service::backups;
 use tapetum_service::item_limit;
 use tapetum_service::opening::{self, OpenError};
@@ -100,6 +103,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let mut doors = Doors::bind(&server_options)?;
     #[cfg(feature = "flight")]
     let flight = std::mem::take(&mut doors.flight);
+    let console = std::mem::take(&mut doors.console);
     let lease = take_lease(&arguments.backups)?;
     let was_there = place.path().exists();
     let opening = Opening::watch(signals)?;
@@ -136,6 +140,14 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
         options.compute_units.clone(),
         &access,
     )?;
+    #[cfg(feature = "flight")]
+    let flight_addresses: Vec<Address> = flight.addresses().collect();
+    #[cfg(not(feature = "flight"))]
+    let flight_addresses = Vec::new();
+    let served =
+        Served::new(Box::new(server.served_store(&slot, None)), place.clone(), options.compute_units.clone(), CLIENTS);
+    let live = server.live_figures(open_doors(&server, memcached_count, &flight_addresses, &console));
+    let console = ConsoleServer::start(console, arguments.backlog, served, Box::new(live), &access)?;
     if arguments.is_without_list() {
         tracing::info!(
             "DRAM will not be warmed after a restart: there is no place for the list of hot keys beside a block device; give --hot-keys FILE"
@@ -162,6 +174,9 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     flight
         .addresses()
         .for_each(|address| tracing::info!("and to Flight's clients at {}", shown(&address, access.tls.is_some())));
+    console
+        .addresses()
+        .for_each(|address| tracing::info!("the console is at {}", web(address, access.tls.is_some(), "/")));
     service_manager::tell_ready(&format!("serving {}", place.path().display()));
     let signal = loop {
         match os::wait_for_signal_until(signals, care.pause())? {
@@ -174,6 +189,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     tracing::info!("stopping after {signal}: answering the requests that have come, then closing the store");
     #[cfg(feature = "flight")]
     flight.stop();
+    console.stop();
     if let Some(service) = service {
         service.stop();
     }
@@ -373,6 +389,7 @@ fn server_options(
         flight: arguments.flight.clone(),
         #[cfg(not(feature = "flight"))]
         flight: None,
+        console: arguments.console.clone(),
         udp: arguments.udp(),
         hot_keys: progress,
         log,
@@ -558,16 +575,33 @@ fn say_addresses(server: &Server, memcached_count: usize, place: &tapetum::Place
     }
 }
 
-/// As a browser takes the addresses of Prometheus' figures.
 fn say_metrics(server: &Server, has_tls: bool) {
     for address in server.metrics_addresses() {
-        match address {
-            Address::Tcp(at) if has_tls => tracing::info!("figures for Prometheus at https://{at}/metrics"),
-            Address::Tcp(at) | Address::Plain(at) => tracing::info!("figures for Prometheus at http://{at}/metrics"),
-            // The door does not bind one.
-            Address::Unix(_) => {}
-        }
+        tracing::info!("figures for Prometheus at {}", web(address, has_tls, "/metrics"));
     }
+}
+
+/// As a browser takes an address.
+fn web(address: &Address, has_tls: bool, path: &str) -> String {
+    match address {
+        Address::Tcp(at) if has_tls => format!("https://{at}{path}"),
+        // The doors over HTTP bind no Unix socket.
+        address => format!("http://{address}{path}"),
+    }
+}
+
+/// The doors that are open, for those who look at the console.
+fn open_doors(server: &Server, memcached_count: usize, flight: &[Address], console: &[Listener]) -> Vec<OpenDoor> {
+    let addresses = server.addresses();
+    let (memcached, nbd) = addresses.split_at(memcached_count);
+    let named = |door: &'static str, addresses: &[Address]| -> Vec<OpenDoor> {
+        addresses.iter().map(|address| (door, address.to_string())).collect()
+    };
+    let udp = server.udp_addresses().iter().map(|address| ("memcached over UDP", address.to_string()));
+    let all = [named("memcached", memcached), named("block devices", nbd), named("Flight", flight)];
+    let metrics = named("figures", server.metrics_addresses());
+    let console = console.iter().map(|listener| ("console", listener.address().to_string()));
+    all.into_iter().flatten().chain(udp).chain(metrics).chain(console).collect()
 }
 
 /// As clients of Flight write an address.

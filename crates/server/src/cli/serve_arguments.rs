@@ -58,6 +58,10 @@ pub struct ServeArguments {
     #[cfg(feature = "flight")]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = crate::doors::flight::ADDRESS_DEFAULT)]
     pub flight: Option<Address>,
+    /// The console, a page for browsers that shows what the server does and asks its store: HOST:PORT, or a port on loopback
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, value_parser = tcp_address,
+          default_missing_value = crate::doors::console::ADDRESS_DEFAULT)]
+    pub console: Option<Address>,
     #[command(flatten)]
     udp: UdpArguments,
     #[command(flatten)]

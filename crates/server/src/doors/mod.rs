@@ -9,10 +9,12 @@
 //! 2. A door belongs to one client, and so to one worker's thread. It never blocks.
 
 pub mod connection;
+pub mod console;
 pub mod context;
 pub mod door;
 #[cfg(feature = "flight")]
 pub mod flight;
+pub mod http;
 pub mod memcached;
 pub mod metrics;
 pub mod nbd;
@@ -49,6 +51,7 @@ pub struct Doors {
     pub nbd_options: Option<NbdOptions>,
     pub metrics: Vec<Listener>,
     pub flight: Vec<Listener>,
+    pub console: Vec<Listener>,
     pub udp: Option<UdpDoors>,
 }
 
@@ -133,15 +136,19 @@ impl Doors {
         for address in &options.nbd {
             nbd.extend(bind("--nbd", address)?);
         }
-        let metrics = options.metrics.as_ref().map(|address| bind("--metrics", address));
         let udp = options.udp.as_ref().map(|udp| {
             let bound = Terminal::bind(udp.clone(), options.threads);
             let (terminal, sockets) = bound.map_err(|error| DoorError::new("--udp", &udp.address, error))?;
             Ok(UdpDoors { terminal, sockets })
         });
-        let (metrics, udp) = (metrics.transpose()?.unwrap_or_default(), udp.transpose()?);
-        let flight = options.flight.as_ref().map(|address| bind("--flight", address)).transpose()?.unwrap_or_default();
-        let doors = Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, flight, udp };
+        let udp = udp.transpose()?;
+        let bound = |option, address: &Option<Address>| -> Result<Vec<Listener>, DoorError> {
+            Ok(address.as_ref().map(|address| bind(option, address)).transpose()?.unwrap_or_default())
+        };
+        let metrics = bound("--metrics", &options.metrics)?;
+        let (flight, console) = (bound("--flight", &options.flight)?, bound("--console", &options.console)?);
+        let doors =
+            Doors { memcached, memcached_options, places, nbd, nbd_options: None, metrics, flight, console, udp };
         doors.check(&options.access)?;
         Ok(doors)
     }
@@ -173,12 +180,13 @@ impl Doors {
         Ok(())
     }
 
-    fn listeners(&self) -> [(&'static str, &[Listener]); 4] {
+    fn listeners(&self) -> [(&'static str, &[Listener]); 5] {
         [
             ("--memcached", &self.memcached),
             ("--nbd", &self.nbd),
             ("--metrics", &self.metrics),
             ("--flight", &self.flight),
+            ("--console", &self.console),
         ]
     }
 

@@ -27,6 +27,8 @@ pub struct Options {
     pub metrics: Option<Address>,
     /// The address of Flight's clients, if they are served.
     pub flight: Option<Address>,
+    /// The address of the console, if it is served.
+    pub console: Option<Address>,
     /// The address for requests in datagrams, if they are allowed.
     pub udp: Option<UdpOptions>,
     /// Progress of warming DRAM, for the figures.
@@ -98,6 +100,7 @@ impl Options {
             memory_bytes: 0,
             metrics: None,
             flight: None,
+            console: None,
             udp: None,
             hot_keys: Arc::default(),
             log: LogLosses::default(),

@@ -92,12 +92,13 @@ impl Form {
         }
     }
 
-    /// Whether the reply repeats the key, or a text in its place.
-    pub fn needs_key(self) -> bool {
-        let with_key = |answer| matches!(answer, BinaryAnswer::Get { with_key: true, .. });
+    /// Whether the key is kept until the reply: it repeats the key, or a text in its place, or the request is named if it was slow.
+    pub fn keeps_key(self) -> bool {
         match self {
-            Form::TextGet { .. } | Form::Meta { .. } => true,
-            Form::Binary { answer, .. } => with_key(answer),
+            Form::TextGet { .. } | Form::Meta { .. } | Form::Text { answer: TextAnswer::Store { .. }, .. } => true,
+            Form::Binary { answer, .. } => {
+                matches!(answer, BinaryAnswer::Get { with_key: true, .. } | BinaryAnswer::Store { .. })
+            }
             _ => false,
         }
     }

@@ -59,6 +59,16 @@ impl Latencies {
         self.counts.iter().sum()
     }
 
+    /// The number of requests up to each bound in microseconds and above the one before; behind the last bound, of all longer ones.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        let bound = |at: usize| (at < BOUNDS).then(|| 1u64 << (at + FIRST_POWER));
+        self.counts.iter().enumerate().map(move |(at, count)| (bound(at), *count))
+    }
+
+    pub fn total_us(&self) -> u64 {
+        self.total_us
+    }
+
     /// The bound, in microseconds, below which so many of a thousand requests are; 0 without requests.
     pub fn under_us(&self, of_thousand: u64) -> u64 {
         let wanted = (self.requests() * of_thousand).div_ceil(1000);
@@ -134,9 +144,14 @@ pub struct AnsweredAtOnce {
     pub sets: u64,
 }
 
+/// The sum over all workers.
+pub fn sum(all: &[RequestLatencies], requests: &[TimedRequest]) -> Latencies {
+    all.iter().flat_map(|one| requests.iter().map(|request| &one.requests[*request as usize])).collect()
+}
+
 /// For Prometheus: the sum over all workers.
 pub fn append(page: &mut String, all: &[RequestLatencies]) {
-    let of = |request: TimedRequest| -> Latencies { all.iter().map(|one| &one.requests[request as usize]).collect() };
+    let of = |request: TimedRequest| sum(all, &[request]);
     let name = "tapetum_get_seconds";
     family(page, name, "histogram", "How long gets took that found their item, by where it was: memory or flash");
     of(TimedRequest::GetFromMemory).append(page, name, "from=\"memory\"");

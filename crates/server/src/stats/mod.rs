@@ -13,6 +13,7 @@ use crate::store::hot_keys::WarmProgress;
 use device_stats::{DeviceFigures, HeldDevices};
 use latencies::RequestLatencies;
 use observers::Observers;
+use slow_requests::SlowRequests;
 
 pub mod application_stats;
 pub mod device_stats;
@@ -23,6 +24,7 @@ pub mod keyspace_stats;
 pub mod latencies;
 pub mod observers;
 pub mod slab_stats;
+pub mod slow_requests;
 mod stage_stats;
 
 /// One figure, which `stats`, `stats --json` and Prometheus each show in their own form.
@@ -200,6 +202,7 @@ pub struct Figures {
     pub counters: Vec<Counters>,
     /// One set for each worker.
     pub latencies: Vec<RequestLatencies>,
+    pub slow: SlowRequests,
     pub devices: Box<dyn Fn() -> DeviceFigures + Send + Sync>,
     pub observers: Arc<Observers>,
     pub connections: AtomicUsize,
@@ -231,6 +234,7 @@ impl Default for Figures {
         Figures {
             counters: vec![Counters::default()],
             latencies: vec![RequestLatencies::default()],
+            slow: SlowRequests::default(),
             devices: Box::new(DeviceFigures::default),
             observers: Arc::default(),
             connections: AtomicUsize::new(0),
@@ -430,6 +434,7 @@ impl Figures {
     pub fn reset(&self) {
         self.counters.iter().for_each(Counters::reset);
         self.latencies.iter().for_each(RequestLatencies::reset);
+        self.slow.reset();
         (self.devices)().reset();
         self.observers.forget_prefixes();
     }

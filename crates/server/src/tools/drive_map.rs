@@ -49,27 +49,41 @@ fn look(kind: AreaKind) -> (char, u8) {
 
 /// The contents of a stretch of the drive.
 #[derive(Clone, Default)]
-struct Cell {
+pub struct Cell {
     bytes: BTreeMap<AreaKind, u64>,
     /// Valid bytes of the records.
     valid_bytes: u64,
 }
 
+/// A drive in cells of one size, and all of it as one cell.
+pub struct Cells {
+    pub total_bytes: u64,
+    pub cell_bytes: u64,
+    pub cells: Vec<Cell>,
+    pub whole: Cell,
+}
+
 impl Cell {
-    fn kind(&self) -> AreaKind {
+    pub fn bytes(&self) -> impl Iterator<Item = (AreaKind, u64)> + '_ {
+        self.bytes.iter().map(|(kind, bytes)| (*kind, *bytes))
+    }
+
+    /// What most of it is.
+    pub fn kind(&self) -> AreaKind {
         self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map_or(AreaKind::Unused, |(kind, _)| *kind)
     }
 
-    fn valid_percent(&self) -> u64 {
+    /// The share of valid bytes among its records.
+    pub fn valid_percent(&self) -> u64 {
         let data = self.bytes.get(&AreaKind::Data).copied().unwrap_or(0);
         (self.valid_bytes * 100).checked_div(data).unwrap_or(0)
     }
 }
 
-pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
+/// Divides a drive into so many cells, or fewer.
+pub fn cells(inspection: &Inspection, cells_max: usize) -> Cells {
     let total_bytes = inspection.areas.last().map_or(0, |area| area.offset_bytes + area.length_bytes);
-    let columns = canvas.columns.max(16);
-    let cell_bytes = total_bytes.div_ceil((columns * canvas.rows.max(1)) as u64).max(4096).next_multiple_of(4096);
+    let cell_bytes = total_bytes.div_ceil(cells_max.max(1) as u64).max(4096).next_multiple_of(4096);
     // By segment: valid bytes of records, and all bytes of records.
     let shares: BTreeMap<u32, (u64, u64)> = inspection
         .segments
@@ -91,6 +105,12 @@ pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
             add(&mut cells[cell], bytes);
         }
     }
+    Cells { total_bytes, cell_bytes, cells, whole }
+}
+
+pub fn draw(inspection: &Inspection, canvas: Canvas) -> String {
+    let columns = canvas.columns.max(16);
+    let Cells { total_bytes, cell_bytes, cells, whole } = cells(inspection, columns * canvas.rows.max(1));
     let mut out = String::new();
     for row in cells.chunks(columns) {
         draw_row(row, canvas.colours, &mut out);

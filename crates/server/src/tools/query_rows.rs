@@ -323,7 +323,8 @@ fn csv_text(text: &str) -> String {
     }
 }
 
-fn json(value: Option<Scalar<'_>>) -> Value {
+/// A value as JSON has it.
+pub fn json(value: Option<Scalar<'_>>) -> Value {
     match value {
         None => Value::Null,
         Some(Scalar::Bool(value)) => value.into(),

@@ -161,7 +161,9 @@ impl Memcached {
         }
         outcomes::count_outcome(cx.counters, form, outcome);
         if let (Some(request), Some(came)) = (outcomes::timed(form, reply), self.slots.came(number)) {
-            cx.figures.latencies[cx.worker].add(request, 1, cx.came.saturating_duration_since(came));
+            let took = cx.came.saturating_duration_since(came);
+            cx.figures.latencies[cx.worker].add(request, 1, took);
+            cx.figures.slow.note(request, took, self.options.keyspace.id, self.slots.key(number));
         }
         if let Some(observed) = self.slots.take_observed(number) {
             let (observers, descriptor) = (&cx.figures.observers, client.descriptor());

@@ -122,6 +122,13 @@ impl Slots {
         self.queue[self.place_of(number)].form
     }
 
+    /// The key of request `number`, which is pending, or the text that its reply has in its place; empty if neither was kept.
+    pub fn key(&self, number: u32) -> &[u8] {
+        let slot = &self.queue[self.place_of(number)];
+        let from = (slot.key_at - self.keys_start) as usize;
+        &self.keys[from..from + slot.key_bytes as usize]
+    }
+
     /// The charge of request `number`, which is pending.
     pub fn charge_bytes(&self, number: u32) -> usize {
         self.queue[self.place_of(number)].charge_bytes
@@ -137,7 +144,7 @@ impl Slots {
 
     /// Adds a request that is being submitted and returns its number.
     pub fn push(&mut self, form: Form, key: &[u8], charge_bytes: usize) -> u32 {
-        let key = if form.needs_key() { key } else { b"" };
+        let key = if form.keeps_key() { key } else { b"" };
         let key_at = self.keys_start + self.keys.len() as u64;
         self.keys.extend_from_slice(key);
         let (state, key_bytes, asker_print) = (State::Pending, key.len() as u32, 0);
