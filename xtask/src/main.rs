@@ -45,6 +45,7 @@ cargo x COMMAND [--option value]...
 
 Tests (each builds what it needs, starts its own server on a free loopback port and stops it):
   test-flight        ADBC, pyarrow and DuckDB against the server's Flight door            [--only NAME]
+  test-console       the console in headless Chromium, and requests of its own kind without it   [--only NAME] [--pictures FOLDER: those of the documents, too]
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
@@ -125,6 +126,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
     match command {
         "test-clients" => python::clients(&options(rest)?),
         "test-flight" => python::flight(&options(rest)?),
+        "test-console" => python::console(&options(rest)?),
         "test-python" => python::package(&options(rest)?),
         "test-wheel" => python::wheel(&options(rest)?),
         "test-system" => python::system(&options(rest)?),

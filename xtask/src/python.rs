@@ -1,7 +1,8 @@
-//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those; tests/system, the
-//! server under operating system conditions (file systems, limits, clocks, signals), which needs no packages; tests/nbd, block devices
-//! through libnbd; and tests/docs, the programs of the documents. They start the server themselves, because some restart it. With pytest:
-//! tests/python, the package in python/, with the native half that cargo built, or as a wheel.
+//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those;
+//! tests/console, the console's page in a browser; tests/system, the server under operating system conditions (file systems, limits, clocks,
+//! signals), which needs no packages; tests/nbd, block devices through libnbd; and tests/docs, the programs of the documents. They start the
+//! server themselves, because some restart it. With pytest: tests/python, the package in python/, with the native half that cargo built, or
+//! as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,26 @@ pub fn clients(arguments: &Arguments) -> Result<(), Failure> {
 /// As [`clients`], with those of Flight: tests/flight.
 pub fn flight(arguments: &Arguments) -> Result<(), Failure> {
     run("flight", &flight_environment()?.join("bin/python"), arguments)
+}
+
+/// The console's page in Chromium. `--pictures FOLDER` has the documents' pictures drawn anew.
+pub fn console(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    let pictures = arguments.text("pictures").map(std::path::absolute).transpose()?;
+    let binary = arguments.tested_server()?;
+    for (program, package) in [("chromium", "chromium"), ("chromedriver", "chromium-driver")] {
+        if Command::new(program).arg("--version").output().is_err() {
+            return Err(format!("there is no {program}: make setup-test, or apt-get install {package}").into());
+        }
+    }
+    let python = environment("venv-console", "tests/console/requirements.txt", &[])?.join("bin/python");
+    workspace::keeping("console", |scratch| {
+        let mut tests = unittest_command("console", &python, &binary, scratch, only.as_deref())?;
+        pictures.iter().for_each(|folder| {
+            tests.env("TAPETUM_PICTURES", folder);
+        });
+        succeed(&mut tests, unittest_failed("console"))
+    })
 }
 
 /// The clients of Flight.

@@ -5,7 +5,7 @@ import { ask } from "./requests.js";
 
 /** Where a request is computed, the drive first. */
 export const SIDES = ["drive", "host"];
-const SIDE_NAMES = { drive: "at the drive", host: "on the host" };
+export const SIDE_NAMES = { drive: "at the drive", host: "on the host" };
 
 /** Asks the same of each side, one after the other, so that neither waits for the other. */
 export async function askSides(name, body, sides = SIDES, signal = undefined) {

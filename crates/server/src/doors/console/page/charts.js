@@ -86,16 +86,16 @@ export function chartOf(answer, { isLine, names, label }, asLine, width) {
 }
 
 function lines(rows, label, series, width) {
-  const height = 260, left = 64, bottom = 28, sorted = rows.toSorted((one, other) => one[0] - other[0]);
+  const height = 260, left = 64, bottom = 28, right = 24, sorted = rows.toSorted((one, other) => one[0] - other[0]);
   const values = sorted.flatMap((row) => row.slice(1).map(numeric).filter((value) => value !== null));
   const yTicks = ticks(Math.min(0, ...values), Math.max(0, ...values), 4);
   const [low, high] = [yTicks[0], yTicks.at(-1)], [first, last] = [sorted[0][0], sorted.at(-1)[0]];
-  const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - 12);
+  const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / (high - low || 1)) * (height - bottom - 10);
   const parts = yTicks.flatMap((tick) => [
-    drawn("path", { d: `M${left} ${y(tick)}H${width - 12}`, class: "axis" }),
+    drawn("path", { d: `M${left} ${y(tick)}H${width - right}`, class: "axis" }),
     drawn("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, about(tick))]);
-  for (const tick of ticks(first, last, Math.max(2, Math.floor(width / 120)))) {
+  for (const tick of ticks(first, last, Math.max(2, Math.floor(width / 80)))) {
     if (tick >= first && tick <= last) parts.push(drawn("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, String(tick)));
   }
   for (let place = 0; place < series; place += 1) {

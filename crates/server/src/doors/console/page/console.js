@@ -25,6 +25,7 @@ const VIEWS = {
 
 const at = (id) => document.getElementById(id);
 let session = null;
+let user = null; // of the last session
 let figures = null;
 let shown = null;
 let ticks = 0;
@@ -37,8 +38,12 @@ function writtenBytes() {
   return new Map((figures?.keyspaces ?? []).map(({ name, written_bytes: written }) => [name, written]));
 }
 
+/** Makes the views anew, without anything that was shown: another user may see less. */
 function buildViews() {
+  figures = null;
   for (const [name, view] of Object.entries(VIEWS)) {
+    view.section?.remove();
+    view.link?.remove();
     view.error = element("div", {});
     view.heading = element("h1", { tabindex: -1, id: `${name}-heading` }, view.title);
     view.section = element("section", { id: `view-${name}`, "aria-labelledby": `${name}-heading`, hidden: true }, view.heading, view.error, ...view.module.build());
@@ -70,6 +75,7 @@ function showView(withFocus) {
 
 function enter(taken) {
   session = taken;
+  user = taken.user;
   at("version").textContent = taken.version;
   at("who").replaceChildren(...(taken.user === null ? [] : ["as ", data(taken.user)]));
   at("log-out").hidden = taken.user === null;
@@ -78,16 +84,19 @@ function enter(taken) {
   showView(false);
 }
 
-/** Takes a session without a user, or has the reader log in. Whether there is one then. */
-async function regain() {
+/** Takes a session without a user, or has the reader log in. */
+async function takeSession() {
   try {
     enter(await logIn());
-    return true;
   } catch (error) {
-    if (error.isLogin) askForLogin();
-    else sayState(error);
-    return false;
+    if (!error.isLogin) throw error;
+    askForLogin();
   }
+}
+
+async function regain() {
+  await takeSession().catch(() => {});
+  return session !== null;
 }
 
 function askForLogin() {
@@ -112,7 +121,7 @@ async function submitLogin(event) {
   try {
     const taken = await logIn({ user: form.elements.user.value, password: form.elements.password.value });
     form.reset();
-    forgetAnswers();
+    if (taken.user !== user) buildViews();
     enter(taken);
     shown?.heading.focus();
   } catch (error) {
@@ -121,13 +130,6 @@ async function submitLogin(event) {
   } finally {
     button.disabled = false;
   }
-}
-
-/** Another user may see less. */
-function forgetAnswers() {
-  figures = null;
-  query.forget();
-  walk.forget();
 }
 
 function sayState(error) {
@@ -146,18 +148,16 @@ function schedule() {
 async function tick() {
   if (isTicking || document.hidden) return;
   isTicking = true;
-  const view = shown;
   try {
-    await turn(view);
+    await turn();
     pauseMs = TICK_MS;
     sayState(null);
-    view?.error.replaceChildren();
   } catch (error) {
     if (error instanceof Refused && error.isAway) {
       pauseMs = Math.min(LONGEST_PAUSE_MS, pauseMs * 2);
       sayState(error);
-    } else if (view === shown && view !== null && session !== null) {
-      view.error.replaceChildren(failure(error));
+    } else if (session !== null) {
+      shown?.error.replaceChildren(failure(error));
     }
   } finally {
     isTicking = false;
@@ -165,18 +165,17 @@ async function tick() {
   }
 }
 
-async function turn(view) {
-  if (session === null) {
-    if (at("login").hidden) await regain();
-    return;
-  }
+async function turn() {
+  if (session === null && at("login").hidden) await takeSession();
+  if (session === null) return;
   if (session.may_read_store) {
     figures = await ask("figures");
     overview.keep(figures);
   }
-  const isDue = ticks % view.every === 0;
+  const view = shown, isDue = ticks % view.every === 0;
   ticks += 1;
   await view.refresh(isDue);
+  if (isDue) view.error.replaceChildren();
 }
 
 whenLoggedOut(() => (loggingIn ??= regain().finally(() => { loggingIn = null; })));
@@ -184,7 +183,7 @@ buildViews();
 at("login-form").addEventListener("submit", submitLogin);
 at("log-out").addEventListener("click", () => {
   logOut();
-  forgetAnswers();
+  buildViews();
   askForLogin();
 });
 addEventListener("hashchange", () => { if (session !== null) showView(true); });

@@ -27,10 +27,13 @@ function card(id, title) {
 }
 
 export function build() {
+  map = null;
   const cursor = drawn("rect", { class: "cursor", width: CELL, height: CELL });
   const drawing = drawn("svg", { id: "map", tabindex: 0, role: "slider", "aria-label": "Map of the drive. Arrow keys go from cell to cell.", "aria-valuemin": 0,
     keydown: onKey, pointermove: onPointer, pointerdown: onPointer });
-  parts = { cursor, drawing, told: element("p", { id: "map-cell" }), legend: element("div", {}) };
+  parts = {
+    cursor, drawing, told: element("p", { id: "map-cell" }), legend: element("div", {}),
+  };
   const shown = card("map-card", "Map");
   boxes["map-card"].append(drawing, parts.told, parts.legend);
   return [shown, card("stages", "Stages of programs"), card("applications", "Applications that share the drive"), card("freezes", "Freezes")];
@@ -56,7 +59,8 @@ function drawMap() {
     paths.set(name, `${paths.get(name) ?? ""}M${x} ${y}h${CELL - 1}v${CELL - 1}h${1 - CELL}z`);
   });
   const width = perRow * CELL, height = Math.ceil(map.cells.length / perRow) * CELL;
-  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "aria-valuemax": map.cells.length - 1 })) parts.drawing.setAttribute(name, value);
+  const sizes = { width, height, viewBox: `0 0 ${width} ${height}`, "aria-valuemax": map.cells.length - 1 };
+  for (const [name, value] of Object.entries(sizes)) parts.drawing.setAttribute(name, value);
   parts.drawing.replaceChildren(...Array.from(paths, ([name, d]) => drawn("path", { d, class: name })), parts.cursor);
   goTo(Math.min(current, map.cells.length - 1));
 }
@@ -100,9 +104,10 @@ function swatch(name) {
 
 function drawLegend() {
   const rows = map.kinds.map(({ kind, name, bytes: size }) => [
-    kind === "data" ? element("span", {}, ...[3, 2, 1, 0].map((quarter) => swatch(`cell-data-${quarter}`))) : swatch(colour([kind, 0])),
+    kind === "data" ? element("span", { class: "swatches" }, ...[3, 2, 1, 0].map((quarter) => swatch(`cell-data-${quarter}`))) : swatch(colour([kind, 0])),
     name, bytes(size), percent(size, map.total_bytes)]);
-  refill(parts.legend, table(`${bytes(map.total_bytes)}, ${bytes(map.cell_bytes)} a cell. Records are darker the more of them is valid: over 75, 50 and 25 %, and less.`,
+  const told = `${bytes(map.total_bytes)}, ${bytes(map.cell_bytes)} a cell. Of records four shades tell how much is valid: over 75, 50 and 25 %, and less.`;
+  refill(parts.legend, element("p", {}, told), table("Kinds of cells",
     ["colour", "kind", numbers("size"), numbers("share")], rows));
 }
 

@@ -2,29 +2,35 @@
 
 import { drawn, element, number } from "./elements.js";
 
-const ROUNDS = 160;
-const SPRING = 0.02;
+const ROUNDS = 200;
 const RADIUS = 7, RADIUS_RANKED = 12; // pixels
+const EDGE = 30; // pixels that are kept free
 
-/** Moves papers apart, keeps those that refer to each other near, and each near its year. Mutates x and y. */
+/** Moves papers apart, keeps those that refer to each other near, and each near its year. Sets x and y of the nodes. */
 function arrange(nodes, edges, width, height) {
   const years = nodes.map(({ year }) => year), first = Math.min(...years), last = Math.max(...years);
-  const distance = Math.sqrt((width * height) / (nodes.length + 1)) * 0.7;
-  nodes.forEach((node, place) => {
-    node.home = first === last ? null : 30 + ((node.year - first) / (last - first)) * (width - 60);
-    // The golden angle spreads any number of papers evenly, and is the same at each drawing.
-    node.x = node.home ?? width / 2 + Math.cos(place * 2.4) * (width / 3) * Math.sqrt((place + 1) / nodes.length);
-    node.y = height / 2 + Math.sin(place * 2.4) * (height / 2.4) * Math.sqrt((place + 1) / nodes.length);
+  const distance = Math.sqrt((width * height) / nodes.length) * 0.8;
+  // Half by the year and half by the place among all: a year of many papers has more room.
+  [...nodes].sort((one, other) => one.year - other.year).forEach((node, place) => {
+    const byPlace = place / Math.max(1, nodes.length - 1), byYear = first === last ? byPlace : (node.year - first) / (last - first);
+    node.x = node.home = EDGE + (0.5 * byYear + 0.5 * byPlace) * (width - 2 * EDGE);
+    // The golden ratio spreads neighbours over the height, the same at each drawing.
+    node.y = EDGE + ((place * 0.618034) % 1) * (height - 2 * EDGE);
   });
   for (let round = 0; round < ROUNDS; round += 1) {
-    const reach = distance * (1 - round / ROUNDS) * 0.5 + 1;
-    move(nodes, edges, distance, reach);
+    move(nodes, edges, distance, 1 + distance * 0.3 * (1 - round / ROUNDS));
     for (const node of nodes) {
-      if (node.home !== null) node.x += (node.home - node.x) * 0.15;
-      node.x = Math.max(16, Math.min(width - 16, node.x));
-      node.y = Math.max(16, Math.min(height - 30, node.y));
+      node.x = Math.max(EDGE / 2, Math.min(width - EDGE / 2, node.x + (node.home - node.x) * 0.1));
+      node.y = Math.max(EDGE / 2, Math.min(height - EDGE, node.y));
     }
   }
+}
+
+function push(one, other, x, y) {
+  one.force[0] += x;
+  one.force[1] += y;
+  other.force[0] -= x;
+  other.force[1] -= y;
 }
 
 /** One round: no paper moves farther than `reach`. */
@@ -33,21 +39,11 @@ function move(nodes, edges, distance, reach) {
   nodes.forEach((one, nth) => {
     for (const other of nodes.slice(nth + 1)) {
       const x = one.x - other.x, y = one.y - other.y, square = x * x + y * y + 0.01;
-      if (square > 9 * distance * distance) continue;
-      const push = (distance * distance) / square / 2;
-      one.force[0] += x * push * 0.1;
-      one.force[1] += y * push * 0.1;
-      other.force[0] -= x * push * 0.1;
-      other.force[1] -= y * push * 0.1;
+      const strength = (one.rank && other.rank ? 3 : 1) * (distance * distance) / square / 10;
+      if (square < 9 * distance * distance) push(one, other, x * strength, y * strength);
     }
   });
-  for (const [one, other] of edges) {
-    const x = other.x - one.x, y = other.y - one.y;
-    one.force[0] += x * SPRING;
-    one.force[1] += y * SPRING;
-    other.force[0] -= x * SPRING;
-    other.force[1] -= y * SPRING;
-  }
+  for (const [one, other] of edges) push(one, other, (other.x - one.x) * 0.004, (other.y - one.y) * 0.004);
   for (const node of nodes) {
     const length = Math.hypot(...node.force), share = length > reach ? reach / length : 1;
     node.x += node.force[0] * share;
@@ -77,8 +73,8 @@ export function graphOf(nodes, pairs, width, open) {
       lines.forEach((line) => line.classList.toggle("lit", near.get(node).includes(line)));
       told.textContent = text;
     };
-    return drawn("g", { class: node.rank ? "node ranked" : "node", role: "button", tabindex: node === nodes[0] ? 0 : -1, "aria-label": text, transform: `translate(${node.x.toFixed(1)} ${node.y.toFixed(1)})`,
-      focus: light, pointerenter: light, click: () => open(node), keydown: (event) => onKey(event, node) },
+    return drawn("g", { class: node.rank ? "node ranked" : "node", role: "button", tabindex: node === nodes[0] ? 0 : -1, "aria-label": text,
+      transform: `translate(${node.x.toFixed(1)} ${node.y.toFixed(1)})`, focus: light, pointerenter: light, click: () => open(node), keydown: (event) => onKey(event, node) },
     drawn("circle", { r: node.rank ? RADIUS_RANKED : RADIUS }), node.rank ? drawn("text", { "text-anchor": "middle", y: 4 }, String(node.rank)) : null);
   });
   function onKey(event, node) {
@@ -93,9 +89,9 @@ export function graphOf(nodes, pairs, width, open) {
       marks[nodes.indexOf(next)].focus();
     }
   }
+  const label = `${number(nodes.length)} papers and ${number(edges.length)} references among them, years from left to right`;
   return element("figure", { class: "graph" },
-    drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${number(nodes.length)} papers and ${number(edges.length)} references among them, years from left to right` },
-      ...lines, ...marks, ...yearNames(nodes, width, height)),
+    drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label }, ...lines, ...marks, ...yearNames(nodes, width, height)),
     told);
 }
 

@@ -34,7 +34,7 @@ function kindOf(keyspace) {
 
 async function showSample(name, prefix) {
   const entry = element("input", { id: "sample-prefix", value: prefix, autocapitalize: "none", spellcheck: "false" });
-  const shown = element("div", { "aria-live": "polite" }, "Asking …");
+  const shown = element("div", {}, "Asking …");
   const form = element("form", { class: "row", submit: (event) => {
     event.preventDefault();
     fill(shown, name, entry.value);

@@ -66,6 +66,8 @@ function rateCard(chart, first) {
 }
 
 export function build() {
+  samples.length = 0;
+  newest = null;
   let first = 0;
   charts = CHARTS.map((chart) => {
     const made = rateCard(chart, first);

@@ -1,13 +1,15 @@
 // The query box: a statement at the drive, on the host, or at both beside each other.
 
-import { SIDES, askSides, costTable, rowsTable } from "./answers.js";
+import { SIDES, SIDE_NAMES, askSides, costTable, rowsTable } from "./answers.js";
 import { chartOf, drawable } from "./charts.js";
-import { data, element, failure, notice } from "./elements.js";
+import { data, duration, element, failure, notice, number } from "./elements.js";
 import { keyspaces } from "./keyspaces.js";
 import { named } from "./requests.js";
 
 const EXAMPLES_SHOWN = 8;
 const CHOICES = [["drive", "at the drive"], ["host", "on the host"], ["both", "both, beside each other"]];
+
+const DIFFERENT = "The two gave different rows: something was written between them, or the statement leaves open which rows it takes.";
 
 let parts = null;
 let stop = null;
@@ -18,13 +20,13 @@ export function build() {
     element("label", {}, element("input", { type: "radio", name: "side", value, checked: value === "both" }), ` ${text}`)));
   parts = { statement, sides, run: element("button", { type: "submit", class: "main" }, "Run"), examples: element("div", { id: "examples" }),
     stop: element("button", { type: "button", hidden: true, click: () => stop?.abort() }, "Stop waiting"),
-    answer: element("div", { id: "answer", "aria-live": "polite" }) };
+    told: element("p", { id: "told", role: "status" }), answer: element("div", { id: "answer" }) };
   const form = element("form", { id: "query-form", class: "card", submit: (event) => {
     event.preventDefault();
     run();
   } }, element("label", { for: "sql" }, "Statement"), statement,
   element("p", { id: "sql-help" }, "SQL's select on one keyspace. Ctrl+Enter runs it."), sides, element("div", { class: "row" }, parts.run, parts.stop));
-  return [form, parts.answer, element("section", { class: "card", "aria-labelledby": "examples-title" },
+  return [form, parts.told, parts.answer, element("section", { class: "card", "aria-labelledby": "examples-title" },
     element("h2", { id: "examples-title" }, "Examples"), parts.examples)];
 }
 
@@ -73,12 +75,6 @@ export async function refresh() {
   } }, data(example))));
 }
 
-/** Another user may see other keyspaces. */
-export function forget() {
-  parts.examples.replaceChildren();
-  parts.answer.replaceChildren();
-}
-
 async function run() {
   const sql = parts.statement.value.trim();
   if (sql === "" || stop !== null) return;
@@ -86,10 +82,12 @@ async function run() {
   stop = new AbortController();
   parts.run.disabled = true;
   parts.stop.hidden = false;
-  parts.answer.replaceChildren(notice("Asking …"));
+  parts.told.textContent = "Asking …";
+  parts.answer.replaceChildren();
   try {
     show(await askSides("query", { sql }, side === "both" ? SIDES : [side], stop.signal));
   } catch (error) {
+    parts.told.textContent = "";
     parts.answer.replaceChildren(failure(error));
   } finally {
     stop = null;
@@ -108,9 +106,11 @@ function areSame([one, other]) {
 function show(answers) {
   const [answer] = answers, same = areSame(answers);
   const misfits = answer.report.misfits ?? 0;
+  parts.told.textContent = answers.map(({ rows, report }) =>
+    `${number(rows.length)} row${rows.length === 1 ? "" : "s"} ${SIDE_NAMES[report.side]} in ${duration(report.elapsed_us)}`).join(", ");
   parts.answer.replaceChildren(
     costTable([{ name: "statement", reports: answers.map(({ report }) => report) }]),
-    same === null ? "" : same ? element("p", {}, "Both gave the same rows.") : notice("The two gave different rows: something was written between them, or the statement leaves open which rows it takes."),
+    same === null ? "" : same ? element("p", {}, "Both gave the same rows.") : notice(DIFFERENT),
     misfits > 0 ? notice(`${misfits} records did not fit the format, and were left out.`) : "",
     chartBox(answer), rowsTable(answer));
 }
@@ -123,5 +123,6 @@ function chartBox(answer) {
   draw(how.isLine);
   const choice = [[true, "line"], [false, "bars"]].map(([asLine, text]) => element("label", {},
     element("input", { type: "radio", name: "chart", checked: asLine, change: () => draw(asLine) }), ` ${text}`));
-  return element("section", { class: "card", "aria-label": "Chart" }, how.isLine ? element("fieldset", { class: "row" }, element("legend", {}, "Chart"), ...choice) : "", box);
+  return element("section", { class: "card", "aria-label": "Chart" },
+    how.isLine ? element("fieldset", { class: "row" }, element("legend", {}, "Chart"), ...choice) : "", box);
 }

@@ -15,17 +15,16 @@ const OTHERS_SHOWN = 50;
 const REFERENCES = named("references");
 
 let root = null;
+let done = null;
 let isReady = false;
 const steps = {};
 let choice = null;
 
 export function build() {
-  root = element("div", { id: "walk-steps" });
-  return [root];
-}
-
-export function forget() {
   isReady = false;
+  root = element("div", { id: "walk-steps" });
+  done = element("p", { role: "status", class: "unseen" });
+  return [root, done];
 }
 
 /** Asks one side; the other is asked where a step compares them. */
@@ -49,13 +48,16 @@ async function run(id, work) {
   const head = document.getElementById(`${id}-title`);
   head.focus({ preventScroll: true });
   head.scrollIntoView({ block: "start" });
-  const run = (shown.run = Symbol(id));
+  const started = (shown.started = Symbol(id));
+  done.textContent = "";
   try {
     const children = await work();
     // A later run of this step has the box.
-    if (shown.run === run) shown.replaceChildren(...children);
+    if (shown.started !== started) return;
+    shown.replaceChildren(...children);
+    done.textContent = `${head.textContent}: done`;
   } catch (error) {
-    if (shown.run === run) shown.replaceChildren(failure(error));
+    if (shown.started === started) shown.replaceChildren(failure(error));
   }
 }
 
@@ -64,12 +66,14 @@ export async function refresh() {
   const have = new Set((await keyspaces()).filter(({ format }) => format !== null).map(({ name }) => name));
   const missing = NEEDED.filter((name) => !have.has(name));
   if (missing.length > 0) {
-    root.replaceChildren(notice(`The walk goes through a database of papers. This needs the keyspaces ${NEEDED.join(", ")}; missing, or not yours to read: ${missing.join(", ")}. A command makes them:`),
+    root.replaceChildren(
+      notice(`The walk goes through a database of papers, and needs its keyspaces. Missing, or not yours to read: ${missing.join(", ")}. This makes them:`),
       element("pre", {}, element("code", {}, MAKE)), element("button", { type: "button", class: "main", click: () => refresh().catch(tell) }, "Look again"));
     return;
   }
   isReady = true;
-  root.replaceChildren(step("choose", "1. A venue and its years"), step("prominent", "2. The most prominent papers"), step("paper", "3. One paper"), step("others", "4. Others like it"));
+  root.replaceChildren(step("choose", "1. A venue and its years"), step("prominent", "2. The most prominent papers"),
+    step("paper", "3. One paper"), step("others", "4. Others like it"));
   steps["choose-box"].hidden = false;
   try {
     await showVenues();
@@ -89,12 +93,14 @@ function option(value, text, selected = false) {
 
 async function showVenues() {
   const venues = await select("select venue, count(*) as papers from papers group by venue order by papers desc limit 500");
-  const venue = element("select", { id: "venue", change: () => showYears().catch(tell) }, ...venues.rows.map(([name, papers]) => option(name, `${name} (${number(papers)})`)));
+  const venue = element("select", { id: "venue", change: () => showYears().catch(tell) },
+    ...venues.rows.map(([name, papers]) => option(name, `${name} (${number(papers)})`)));
   choice = { venue, from: element("select", { id: "year-from" }), to: element("select", { id: "year-to" }), costs: element("div", {}), venues: venues.report };
   const form = element("form", { class: "row", submit: (event) => {
     event.preventDefault();
     run("prominent", showProminent);
-  } }, labelled("Venue", venue), labelled("from", choice.from), labelled("to", choice.to), element("button", { type: "submit", class: "main" }, "Find the most prominent papers"));
+  } }, labelled("Venue", venue), labelled("from", choice.from), labelled("to", choice.to),
+  element("button", { type: "submit", class: "main" }, "Find the most prominent papers"));
   steps.choose.replaceChildren(form, choice.costs);
   await showYears();
 }
@@ -128,26 +134,30 @@ function titlesOf(ids) {
 async function showProminent() {
   const where = condition();
   const answers = await askSides("betweenness", { keyspace: "references", where, top: TOP });
-  const [answer] = answers;
-  if (answer.top.length === 0) return [notice("No paper refers to another there. Choose other years.")];
-  const ids = answer.top.map(([id]) => Number(id));
-  const references = await select(`select citing, cited from ${REFERENCES} where ${where} and (citing in (${ids.join(", ")}) or cited in (${ids.join(", ")})) limit 1000`);
-  const shown = drawnIds(ids, references.rows);
-  const papers = await titlesOf(shown);
-  const byId = new Map(papers.rows.map(([id, venue, year, title]) => [id, { id, venue, year, title, rank: null }]));
-  ids.forEach((id, place) => { if (byId.has(id)) byId.get(id).rank = place + 1; });
-  const rows = answer.top.map(([id, betweenness], place) => {
-    const paper = byId.get(Number(id));
-    return [place + 1, Number(id), paper?.title ?? String(id), paper?.venue ?? null, paper?.year ?? null, Math.round(betweenness * 10) / 10];
-  });
-  const columns = [["rank", "int"], ["id", "int"], ["title", "text"], ["venue", "text"], ["year", "int"], ["betweenness", "float"]].map(([name, type]) => ({ name, type }));
-  const among = [...byId.values()].toSorted((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity));
-  const width = Math.max(300, Math.min(960, steps.prominent.clientWidth - 8));
+  const [answer] = answers, ids = answer.top.map(([id]) => Number(id));
+  if (ids.length === 0) return [notice("No paper refers to another there. Choose other years.")];
+  const list = ids.join(", ");
+  const references = await select(`select citing, cited from ${REFERENCES} where ${where} and (citing in (${list}) or cited in (${list})) limit 1000`);
+  const titles = await select(`select id, venue, year, title from papers where id in (${drawnIds(ids, references.rows).join(", ")})`);
+  const papers = new Map(titles.rows.map(([id, venue, year, title]) => [id, { id, venue, year, title, rank: ids.indexOf(id) + 1 || null }]));
+  const ranked = [...papers.values()].toSorted((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity));
+  const width = Math.max(300, Math.min(1100, steps.prominent.clientWidth));
   return [
-    costTable([{ name: "betweenness", reports: answers.map(({ report }) => report) }, { name: "references", reports: [references.report] }, { name: "titles", reports: [papers.report] }]),
-    element("p", {}, `${number(answer.nodes)} papers, ${number(answer.edges)} references; paths from ${answer.sources === answer.nodes ? "all papers" : `${number(answer.sources)} papers`}.`),
-    rowsTable({ columns, rows, is_cut: false }, "Papers through which most shortest paths of references lead", { title: opens(1) }),
-    among.length > 0 ? graphOf(among, references.rows, width, ({ id }) => openPaper(id)) : ""];
+    costTable([{ name: "betweenness", reports: answers.map(({ report }) => report) }, { name: "references", reports: [references.report] },
+      { name: "titles", reports: [titles.report] }]),
+    element("p", {}, `${number(answer.nodes)} papers, ${number(answer.edges)} references; paths from ${answer.sources === answer.nodes ? "all" : number(answer.sources)} papers.`),
+    prominentTable(answer.top, papers),
+    ranked.length > 0 ? graphOf(ranked, references.rows, width, ({ id }) => openPaper(id)) : ""];
+}
+
+function prominentTable(top, papers) {
+  const columns = [["rank", "int"], ["id", "int"], ["title", "text"], ["venue", "text"], ["year", "int"], ["betweenness", "float"]];
+  const rows = top.map(([id, betweenness], place) => {
+    const { title = `paper ${id}`, venue = null, year = null } = papers.get(Number(id)) ?? {};
+    return [place + 1, Number(id), title, venue, year, Math.round(betweenness * 10) / 10];
+  });
+  return rowsTable({ columns: columns.map(([name, type]) => ({ name, type })), rows, is_cut: false },
+    "Papers through which most shortest paths of references lead", { title: opens(1) });
 }
 
 /** The prominent papers, and the neighbours that have most references with them. */
@@ -179,8 +189,8 @@ async function showPaper(id) {
   const nameOf = new Map((names?.rows ?? []).map(([author, name]) => [Number(author), name]));
   const authors = ids.map((author) => ({ author, name: nameOf.get(author) ?? `author ${author}` }));
   return [
-    element("dl", {}, ...[["title", paper.title], ["venue", paper.venue], ["year", paper.year], ["authors", authors.map(({ name }) => name).join(", ")], ["id", id]]
-      .flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, data(value))])),
+    element("dl", {}, ...[["title", paper.title], ["venue", paper.venue], ["year", paper.year], ["authors", authors.map(({ name }) => name).join(", ")],
+      ["id", id]].flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, data(value))])),
     element("div", { class: "row" }, ...othersButtons(id, paper, authors)),
     costTable([{ name: "get", reports: papers.map(({ report }) => report) }, { name: "authorships", reports: written.map(({ report }) => report) },
       ...(names === null ? [] : [{ name: "authors", reports: [names.report] }])])];
@@ -191,7 +201,8 @@ function othersButtons(id, { venue, year }, authors) {
   const condition = (where) => async () => ({ where: `${where} and id <> ${id}`, parts: [] });
   const ways = [[venue, "Others of ", condition(`venue = ${quoted(venue)}`)], [String(year), "Others of ", condition(`year = ${year}`)],
     ...authors.map(({ author, name }) => [name, "Others by ", () => papersBy(author, id)])];
-  return ways.map(([what, words, find]) => element("button", { type: "button", click: () => run("others", () => showOthers(what, find)) }, words, data(what)));
+  return ways.map(([what, words, find]) =>
+    element("button", { type: "button", click: () => run("others", () => showOthers(what, find)) }, words, data(what)));
 }
 
 async function papersBy(author, without) {
@@ -205,5 +216,6 @@ async function showOthers(what, find) {
   if (where === null) return [element("p", {}, "There is no other."), costTable(parts)];
   const answers = await askSides("query", { sql: `select id, year, venue, title from papers where ${where} order by year desc limit ${OTHERS_SHOWN}` });
   const [answer] = answers, isCut = answer.rows.length === OTHERS_SHOWN;
-  return [rowsTable({ ...answer, is_cut: isCut }, what, { title: opens(0) }), costTable([...parts, { name: "papers", reports: answers.map(({ report }) => report) }])];
+  return [rowsTable({ ...answer, is_cut: isCut }, what, { title: opens(0) }),
+    costTable([...parts, { name: "papers", reports: answers.map(({ report }) => report) }])];
 }
