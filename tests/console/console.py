@@ -133,14 +133,17 @@ class PageTest(unittest.TestCase):
         self.assertEqual(dialogs, [])
 
     def all(self, selector):
-        return [found for found in self.browser.find_elements(By.CSS_SELECTOR, selector) if found.is_displayed()]
+        """The elements that are seen. The page may exchange those of live figures at any moment."""
+        return self.script("return [...document.querySelectorAll(arguments[0])].filter((found) => found.checkVisibility())", selector)
 
     def one(self, selector):
         """The first such element that is seen, when there is one."""
         return self.until(lambda: self.all(selector), selector)[0]
 
     def text(self, selector):
-        return self.one(selector).text
+        """The text of the first such element, as it is seen."""
+        self.one(selector)
+        return self.script("return document.querySelector(arguments[0]).innerText", selector)
 
     def script(self, text, *arguments):
         return self.browser.execute_script(text, *arguments)
@@ -155,24 +158,31 @@ class PageTest(unittest.TestCase):
 
     def until_text(self, selector, part):
         """Waits until a text is seen there. All of the text."""
-        def is_there():
-            # An element may be exchanged while it is read.
-            return self.script("return [...document.querySelectorAll(arguments[0])].map((found) => found.innerText).join('\\n')", selector)
-        self.until(lambda: part in is_there(), f"{part!r} in {selector}")
-        return is_there()
+        read = "return [...document.querySelectorAll(arguments[0])].map((found) => found.innerText).join('\\n')"
+        return self.until(lambda: (lambda text: text if part in text else None)(self.script(read, selector)), f"{part!r} in {selector}")
 
-    def press(self, *keys):
-        """Keys for whatever has the focus."""
-        webdriver.ActionChains(self.browser, duration=0).send_keys(*keys).perform()
+    def press(self, key, holding=None):
+        """A key, or a text, for whatever has the focus."""
+        chain = webdriver.ActionChains(self.browser, duration=0)
+        if holding:
+            chain.key_down(holding).send_keys(key).key_up(holding).perform()
+        else:
+            chain.send_keys(key).perform()
 
     def query(self, sql, side="both"):
         """Runs a statement in the query box, and waits for what becomes of it."""
+        # They come with a statement for the box.
+        self.one("#examples button")
         box = self.one("#sql")
         box.clear()
         box.send_keys(sql)
         self.one(f"input[name=side][value={side}]").click()
         self.one("#query-form button.main").click()
         self.until(lambda: self.all("#answer table, #answer .error"), "an answer")
+
+    def until_years(self):
+        """The walk has venues and years to choose from."""
+        self.until(lambda: self.script("return document.getElementById('year-to')?.value"), "years")
 
     def rows(self, selector):
         """The texts of a table's cells."""

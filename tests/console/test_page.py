@@ -19,7 +19,7 @@ class Overview(PageTest):
         self.assertIn(f"127.0.0.1:{server.console_port}", served)
         self.assertRegex(served, r"up for\n\d+ (s|min)")
         self.until(lambda: re.search(r"gets [\d.]+\nsets [\d.]+", self.text("#rates")), "rates")
-        self.assertRegex(self.text("#latencies"), r"get, since the start [\d,]+ [≤>]")
+        self.assertRegex(self.text("#latencies"), r"get, since the start\s+[\d,]+\s+[≤>]")
         self.assertGreater(len(self.rows("#memory")), 1)
         self.assertIn("free", self.text("#flash"))
         before = self.text("#totals")
@@ -52,7 +52,7 @@ class Overview(PageTest):
         self.one("#map").send_keys(Keys.END)
         last = self.text("#map-cell")
         self.assertRegex(last, r"Cell ([\d,]+) of \1:")
-        self.assertIn("records", [row[1] for row in self.rows("#map-card")])
+        self.assertIn("data", [row[1] for row in self.rows("#map-card")])
         self.assertIn("scan", [row[0] for row in self.rows("#stages")])
 
     def test_a_server_that_is_away_is_told(self):
@@ -144,7 +144,7 @@ class Walk(PageTest):
 
     def test_to_its_end(self):
         self.open(papers(), "walk")
-        self.until(lambda: self.all("#year-to option"), "years")
+        self.until_years()
         self.assertTrue(self.one("#venue").get_attribute("value"))
         # All years: the fullest one is chosen at first.
         self.script("const from = document.getElementById('year-from'); from.selectedIndex = 0")

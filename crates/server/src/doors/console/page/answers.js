@@ -33,7 +33,7 @@ const COSTS = ["time", "processor", "from flash", "to the drive", "to the host",
 
 /** What each part cost. Parts are {name, reports}. */
 export function costTable(parts, caption = "What it took") {
-  const rows = parts.flatMap(({ name, reports }) => reports.map((report, nth) => [
+  const rows = parts.flatMap(({ name, reports }) => reports.filter((report) => report !== null).map((report, nth) => [
     nth === 0 ? name : "", SIDE_NAMES[report.side] ?? report.side, duration(report.elapsed_us), duration(report.cpu_us), bytes(report.flash_bytes),
     bytes(report.to_drive_bytes), bytes(report.to_host_bytes), number(report.records), number(report.kept)]));
   return element("div", { class: "costs" }, table(caption, ["part", "computed", ...COSTS.map(numbers)], rows));

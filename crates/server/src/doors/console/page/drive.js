@@ -11,7 +11,6 @@ const COLOURED = new Set(["superblock", "manifest", "manifest-copy", "log", "key
 
 const boxes = {};
 let map = null;
-let names = new Map();
 let perRow = NARROWEST;
 let current = 0;
 let parts = null;
@@ -31,9 +30,7 @@ export function build() {
   const cursor = drawn("rect", { class: "cursor", width: CELL, height: CELL });
   const drawing = drawn("svg", { id: "map", tabindex: 0, role: "slider", "aria-label": "Map of the drive. Arrow keys go from cell to cell.", "aria-valuemin": 0,
     keydown: onKey, pointermove: onPointer, pointerdown: onPointer });
-  parts = {
-    cursor, drawing, told: element("p", { id: "map-cell" }), legend: element("div", {}),
-  };
+  parts = { cursor, drawing, told: element("p", { id: "map-cell" }), legend: element("div", {}) };
   const shown = card("map-card", "Map");
   boxes["map-card"].append(drawing, parts.told, parts.legend);
   return [shown, card("stages", "Stages of programs"), card("applications", "Applications that share the drive"), card("freezes", "Freezes")];
@@ -44,7 +41,6 @@ export async function refresh(figures, isMapDue) {
   if (figures) drawTables(figures);
   if (!isMapDue) return;
   map = await ask("map");
-  names = new Map(map.kinds.map(({ kind, name }) => [kind, name]));
   drawMap();
   drawLegend();
   drawFreezes(map.freezes ?? []);
@@ -66,7 +62,7 @@ function drawMap() {
 }
 
 function nameOf(kind) {
-  return names.get(kind) ?? kind;
+  return kind.replaceAll("-", " ");
 }
 
 function goTo(place) {
@@ -103,10 +99,10 @@ function swatch(name) {
 }
 
 function drawLegend() {
-  const rows = map.kinds.map(({ kind, name, bytes: size }) => [
+  const rows = map.kinds.map(({ kind, bytes: size }) => [
     kind === "data" ? element("span", { class: "swatches" }, ...[3, 2, 1, 0].map((quarter) => swatch(`cell-data-${quarter}`))) : swatch(colour([kind, 0])),
-    name, bytes(size), percent(size, map.total_bytes)]);
-  const told = `${bytes(map.total_bytes)}, ${bytes(map.cell_bytes)} a cell. Of records four shades tell how much is valid: over 75, 50 and 25 %, and less.`;
+    nameOf(kind), bytes(size), percent(size, map.total_bytes)]);
+  const told = `${bytes(map.total_bytes)}, ${bytes(map.cell_bytes)} a cell. Of data, four shades tell how much is valid: over 75, 50 and 25 %, and less.`;
   refill(parts.legend, element("p", {}, told), table("Kinds of cells",
     ["colour", "kind", numbers("size"), numbers("share")], rows));
 }

@@ -73,8 +73,9 @@ export function graphOf(nodes, pairs, width, open) {
       lines.forEach((line) => line.classList.toggle("lit", near.get(node).includes(line)));
       told.textContent = text;
     };
+    const place = `translate(${node.x.toFixed(1)} ${node.y.toFixed(1)})`;
     return drawn("g", { class: node.rank ? "node ranked" : "node", role: "button", tabindex: node === nodes[0] ? 0 : -1, "aria-label": text,
-      transform: `translate(${node.x.toFixed(1)} ${node.y.toFixed(1)})`, focus: light, pointerenter: light, click: () => open(node), keydown: (event) => onKey(event, node) },
+      transform: place, focus: light, pointerenter: light, click: () => open(node), keydown: (event) => onKey(event, node) },
     drawn("circle", { r: node.rank ? RADIUS_RANKED : RADIUS }), node.rank ? drawn("text", { "text-anchor": "middle", y: 4 }, String(node.rank)) : null);
   });
   function onKey(event, node) {

@@ -146,27 +146,31 @@ function since(earlier, newer) {
 
 function drawLatencies() {
   const earlier = samples.find(({ ms }) => ms >= newest.unix_ms - LATELY_MS)?.latencies ?? {};
-  const all = Object.entries(newest.latencies ?? {});
-  const rows = all.flatMap(([name, latency]) => [quantileRow(`${name}, last minute`, since(earlier[name], latency)), quantileRow(`${name}, since the start`, latency)]);
+  const all = Object.entries(newest.latencies ?? {}).map(([name, latency]) => [name.replaceAll("_", " "), latency, earlier[name]]);
+  const rows = all.flatMap(([name, latency, before]) => [
+    quantileRow(`${name}, last minute`, since(before, latency)), quantileRow(`${name}, since the start`, latency)]);
   const columns = ["requests", "number", "P50", "P99", "P99.9", "mean"].map((name, place) => (place === 0 ? name : numbers(name)));
-  const drawings = all.map(([name, { bounds_us: bounds, counts }]) => {
-    const names = counts.map((_, place) => (place < bounds.length ? `up to ${duration(bounds[place])}` : `over ${duration(bounds.at(-1))}`));
-    return element("figure", {}, element("figcaption", {}, `${name}, since the start`), histogram(`Latencies of ${name}: how many requests took how long`, counts, names),
-      element("p", { class: "ends" }, element("span", {}, duration(bounds[0])), element("span", {}, duration(bounds.at(-1)))));
-  });
   refill(boxes.latencies, table("Times until the answer, by the bounds that they stay below", columns, rows, { isCaptionHidden: true }),
-    element("div", { class: "columns" }, ...drawings));
+    element("div", { class: "columns" }, ...all.map(([name, latency]) => latencyFigure(name, latency))));
+}
+
+function latencyFigure(name, { bounds_us: bounds, counts }) {
+  const names = counts.map((_, place) => (place < bounds.length ? `up to ${duration(bounds[place])}` : `over ${duration(bounds.at(-1))}`));
+  return element("figure", {}, element("figcaption", {}, `${name}, since the start`),
+    histogram(`Latencies of ${name}: how many requests took how long`, counts, names),
+    element("p", { class: "ends" }, element("span", {}, duration(bounds[0])), element("span", {}, duration(bounds.at(-1)))));
 }
 
 function drawFilled(id, parts) {
   const whole = parts.reduce((total, part) => total + Number(part.bytes), 0);
-  const rows = parts.map((part, nth) => [part.name, bar(part.bytes / (whole || 1), part.name === "free" ? 5 : nth % 5), bytes(part.bytes), percent(part.bytes, whole)]);
+  const rows = parts.map(({ name, bytes: size }, nth) => [
+    name, bar(size / (whole || 1), name === "free" ? 5 : nth % 5), bytes(size), percent(size, whole)]);
   refill(boxes[id], table(`${bytes(whole)} in all`, ["part", "", numbers("size"), numbers("share")], rows));
 }
 
 function drawSlow(slow) {
   const columns = ["when", numbers("took"), "operation", "keyspace", "key"];
-  const rows = slow.map((request) => [clock(request.unix_ms), duration(request.took_us), request.operation, data(request.keyspace), data(request.key)]);
+  const rows = slow.map((request) => [clock(request.unix_ms), duration(request.took_us), request.operation, data(request.keyspace ?? "–"), data(request.key)]);
   refill(boxes.slow, rows.length === 0 ? "No request was slow of late."
     : table(`The slowest of late, newest first: ${number(rows.length)}`, columns, rows));
 }

@@ -68,7 +68,7 @@ export async function refresh() {
   const readable = (await keyspaces()).filter((keyspace) => keyspace.block_device_bytes === null);
   const ranked = readable.toSorted((one, other) => (one.format === null) - (other.format === null) || (one.name !== "papers") - (other.name !== "papers"));
   const all = ranked.flatMap(examplesOf).slice(0, EXAMPLES_SHOWN);
-  if (all.length > 0 && parts.statement.value === "") parts.statement.value = all[0];
+  if (all.length > 0 && parts.statement.value === "" && document.activeElement !== parts.statement) parts.statement.value = all[0];
   parts.examples.replaceChildren(...all.map((example) => element("button", { type: "button", class: "example", click: () => {
     parts.statement.value = example;
     parts.statement.focus();
