@@ -21,7 +21,7 @@ function arrange(nodes, edges, width, height) {
     move(nodes, edges, distance, 1 + distance * 0.3 * (1 - round / ROUNDS));
     for (const node of nodes) {
       node.x = Math.max(EDGE / 2, Math.min(width - EDGE / 2, node.x + (node.home - node.x) * 0.1));
-      node.y = Math.max(EDGE / 2, Math.min(height - EDGE, node.y));
+      node.y = Math.max(EDGE / 2, Math.min(height - EDGE, node.y + (height / 2 - node.y) * 0.008));
     }
   }
 }

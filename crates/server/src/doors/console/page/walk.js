@@ -134,8 +134,8 @@ function titlesOf(ids) {
 async function showProminent() {
   const where = condition();
   const answers = await askSides("betweenness", { keyspace: "references", where, top: TOP });
-  const [answer] = answers, ids = answer.top.map(([id]) => Number(id));
-  if (ids.length === 0) return [notice("No paper refers to another there. Choose other years.")];
+  const [answer] = answers, top = answer.top.filter(([, betweenness]) => betweenness > 0), ids = top.map(([id]) => Number(id));
+  if (ids.length === 0) return [notice("There no paper lies on a path of references between two others. Choose more years, or another venue.")];
   const list = ids.join(", ");
   const references = await select(`select citing, cited from ${REFERENCES} where ${where} and (citing in (${list}) or cited in (${list})) limit 1000`);
   const titles = await select(`select id, venue, year, title from papers where id in (${drawnIds(ids, references.rows).join(", ")})`);
@@ -146,7 +146,7 @@ async function showProminent() {
     costTable([{ name: "betweenness", reports: answers.map(({ report }) => report) }, { name: "references", reports: [references.report] },
       { name: "titles", reports: [titles.report] }]),
     element("p", {}, `${number(answer.nodes)} papers, ${number(answer.edges)} references; paths from ${answer.sources === answer.nodes ? "all" : number(answer.sources)} papers.`),
-    prominentTable(answer.top, papers),
+    prominentTable(top, papers),
     ranked.length > 0 ? graphOf(ranked, references.rows, width, ({ id }) => openPaper(id)) : ""];
 }
 
