@@ -19,7 +19,6 @@ import unittest
 
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "clients"))
 from server import BINARY, Server, free_port  # noqa: E402
@@ -56,11 +55,17 @@ class ConsoleServer(Server):
             connection.sendall(requests + b"quit\r\n")
             return b"".join(iter(lambda: connection.recv(65536), b""))
 
+    def connect(self):
+        if self.scheme == "http":
+            return http.client.HTTPConnection("127.0.0.1", self.console_port, timeout=PATIENCE)
+        context = ssl._create_unverified_context()
+        return http.client.HTTPSConnection("127.0.0.1", self.console_port, timeout=PATIENCE, context=context)
+
     def post(self, name, body=b"{}", token=None, origin=..., method="POST", host=None, content_type="application/json"):
         """A request without a browser: its status, and its answer, of JSON if it is."""
-        headers = {"Content-Type": content_type, "Origin": self.origin if origin is ... else origin, "Authorization": token and f"Bearer {token}", "Host": host}
-        connect = functools.partial(http.client.HTTPSConnection, context=ssl._create_unverified_context()) if self.scheme == "https" else http.client.HTTPConnection
-        connection = connect("127.0.0.1", self.console_port, timeout=PATIENCE)
+        headers = {"Content-Type": content_type, "Origin": self.origin if origin is ... else origin,
+                   "Authorization": token and f"Bearer {token}", "Host": host}
+        connection = self.connect()
         try:
             body = body if isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, f"/api/{name}", body, {name: value for name, value in headers.items() if value is not None})
@@ -85,6 +90,14 @@ def papers():
     atexit.register(server.close)
     command("generate", "papers", "--scale", "0.002", "--into", server.data)
     server.memcached(b"set hello 0 0 5\r\nworld\r\nget hello\r\nget nothing\r\n")
+    return server
+
+
+@functools.cache
+def empty():
+    """A server with nothing in it, which tests may stop and start."""
+    server = ConsoleServer("console-empty")
+    atexit.register(server.close)
     return server
 
 
@@ -116,7 +129,8 @@ class PageTest(unittest.TestCase):
     def open(self, server, view=""):
         # A page of the same address would stay as it is.
         self.browser.get("about:blank")
-        self.browser.get_log("browser"), self.browser.get_log("performance")
+        for kind in ("browser", "performance"):
+            self.browser.get_log(kind)
         self.origins.add(server.origin)
         self.browser.get(f"{server.origin}/{view and '#' + view}")
 
@@ -180,10 +194,18 @@ class PageTest(unittest.TestCase):
         self.one("#query-form button.main").click()
         self.until(lambda: self.all("#answer table, #answer .error"), "an answer")
 
+    def show_sample(self, name):
+        """Presses the button of a keyspace in their list."""
+        pressed = """const rows = [...document.querySelectorAll('#keyspace-list tbody tr')];
+                     const button = rows.find((row) => row.cells[0].innerText === arguments[0])?.querySelector('button');
+                     button?.click(); return button !== undefined"""
+        self.until(lambda: self.script(pressed, name), name)
+
     def until_years(self):
         """The walk has venues and years to choose from."""
         self.until(lambda: self.script("return document.getElementById('year-to')?.value"), "years")
 
     def rows(self, selector):
         """The texts of a table's cells."""
-        return self.script("return [...document.querySelectorAll(arguments[0] + ' tbody tr')].map((row) => [...row.cells].map((cell) => cell.innerText))", selector)
+        return self.script("""return [...document.querySelectorAll(arguments[0] + ' tbody tr')]
+                                  .map((row) => [...row.cells].map((cell) => cell.innerText))""", selector)

@@ -5,7 +5,9 @@ import pathlib
 import re
 import unittest
 
-from console import ConsoleServer, Keys, PageTest, papers
+from selenium.webdriver.common.keys import Keys
+
+from console import PageTest, empty, papers
 
 PAGE = pathlib.Path(__file__).parents[2] / "crates/server/src/doors/console/page"
 PAGE_BYTES = 300_000
@@ -26,7 +28,8 @@ class Overview(PageTest):
         self.assertRegex(before, r"items\n[\d,]+")
         server.memcached(b"get hello\r\n" * 1234)
         self.until(lambda: int(re.search(r"gets\n([\d,]+)", self.text("#totals"))[1].replace(",", "")) >= 1234, "1,234 gets")
-        self.until(lambda: self.script("return [...document.querySelectorAll('#rates .line')].some((line) => line.getAttribute('d').includes('L'))"), "a line")
+        drawn = "return [...document.querySelectorAll('#rates .line')].some((line) => line.getAttribute('d').includes('L'))"
+        self.until(lambda: self.script(drawn), "a line")
 
     def test_hidden_it_asks_nothing(self):
         self.open(papers())
@@ -56,8 +59,7 @@ class Overview(PageTest):
         self.assertIn("scan", [row[0] for row in self.rows("#stages")])
 
     def test_a_server_that_is_away_is_told(self):
-        server = ConsoleServer("console-away")
-        self.addCleanup(server.close)
+        server = empty()
         self.open(server)
         self.one("#served dt")
         server.terminate()
@@ -78,9 +80,8 @@ class Keyspaces(PageTest):
         self.open(papers(), "keyspaces")
         rows = {row[0]: row for row in self.until(lambda: self.rows("#keyspace-list"), "keyspaces")}
         self.assertTrue({"papers", "references", "authors", "authorships", "venues", "default"} <= set(rows))
-        self.assertIn("title string", rows["papers"][5])
-        self.until(lambda: self.script("""const row = [...document.querySelectorAll('#keyspace-list tbody tr')].find((row) => row.cells[0].innerText === 'default');
-                                          row.querySelector('button').click(); return true"""))
+        self.assertIn("title string", rows["papers"][-2])
+        self.show_sample("default")
         self.until_text("#sample", "world")
         self.one("#sample-prefix").send_keys("no such", Keys.ENTER)
         self.until_text("#sample", "No key begins so.")
@@ -179,9 +180,7 @@ class Walk(PageTest):
         self.until(lambda: self.all("#paper dl") and not self.all("#others"), "another paper")
 
     def test_without_the_papers_it_says_how_to_make_them(self):
-        server = ConsoleServer("console-empty")
-        self.addCleanup(server.close)
-        self.open(server, "walk")
+        self.open(empty(), "walk")
         self.until_text("#view-walk", "tapetum generate papers --scale 0.01 --into ./tapetum-data")
 
 
@@ -192,7 +191,7 @@ class Weight(PageTest):
         self.assertLessEqual(weight, PAGE_BYTES)
         self.open(papers())
         self.one("#served dt")
-        ready = self.script("""return performance.getEntriesByType('resource').filter((entry) => entry.name.endsWith('/api/figures'))[0].responseEnd""")
+        ready = self.script("return performance.getEntriesByType('resource').find((entry) => entry.name.endsWith('/api/figures')).responseEnd")
         print(f"the page weighs {weight / 1000:.1f} kB ({sum(len(gzip.compress(file)) for file in files) / 1000:.1f} kB by gzip), "
               f"and had its first figures after {ready:.0f} ms")
 

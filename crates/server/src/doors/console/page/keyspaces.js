@@ -20,11 +20,25 @@ export async function keyspaces() {
 /** `written`: bytes that were written to each, by name, where the figures may be seen. */
 export async function refresh(written) {
   const all = await keyspaces();
-  const columns = ["keyspace", "kind", numbers("items"), numbers("written"), numbers("flash"), "format", "samples"];
-  const rows = all.map((keyspace) => [data(keyspace.name), kindOf(keyspace), number(keyspace.items), bytes(written.get(keyspace.name)), bytes(keyspace.flash_bytes),
-    keyspace.format === null ? "–" : data(keyspace.format),
-    keyspace.block_device_bytes === null ? element("button", { type: "button", click: () => showSample(keyspace.name, "") }, "Show") : "–"]);
-  refill(list, all.length === 0 ? element("p", {}, "There is none that you may read.") : table(`${number(all.length)} keyspaces`, columns, rows));
+  const shown = COLUMNS.filter(({ isThere = () => true }) => isThere(all, written));
+  const rows = all.map((keyspace) => shown.map(({ cell }) => cell(keyspace, written)));
+  refill(list, all.length === 0 ? element("p", {}, "There is none that you may read.")
+    : table(`${number(all.length)} keyspaces`, shown.map(({ column }) => column), rows));
+}
+
+// Columns of the list. Some are there only if the server tells their figures.
+const COLUMNS = [
+  { column: "keyspace", cell: ({ name }) => data(name) },
+  { column: "kind", cell: kindOf },
+  { column: numbers("items"), cell: ({ items }) => number(items) },
+  { column: numbers("written"), isThere: (_, written) => written.size > 0, cell: ({ name }, written) => bytes(written.get(name)) },
+  { column: numbers("flash"), isThere: (all) => all.some(({ flash_bytes: flash }) => Number.isFinite(flash)), cell: ({ flash_bytes: flash }) => bytes(flash) },
+  { column: "format", cell: ({ format }) => (format === null ? "–" : data(format)) },
+  { column: "samples", cell: sampleButton },
+];
+
+function sampleButton({ name, block_device_bytes: device }) {
+  return device === null ? element("button", { type: "button", click: () => showSample(name, "") }, "Show") : "–";
 }
 
 function kindOf(keyspace) {
