@@ -141,7 +141,7 @@ async function showProminent() {
   const titles = await select(`select id, venue, year, title from papers where id in (${drawnIds(ids, references.rows).join(", ")})`);
   const papers = new Map(titles.rows.map(([id, venue, year, title]) => [id, { id, venue, year, title, rank: ids.indexOf(id) + 1 || null }]));
   const ranked = [...papers.values()].toSorted((one, other) => (one.rank ?? Infinity) - (other.rank ?? Infinity));
-  const width = Math.max(300, Math.min(1100, steps.prominent.clientWidth));
+  const width = Math.max(560, Math.min(1100, steps.prominent.clientWidth));
   return [
     costTable([{ name: "betweenness", reports: answers.map(({ report }) => report) }, { name: "references", reports: [references.report] },
       { name: "titles", reports: [titles.report] }]),
