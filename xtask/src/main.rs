@@ -72,7 +72,7 @@ By option, on nightly:
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       flash-reads | memory-peak | growth-latency | restart | warm; all: these
+  figures NAME       console | flash-reads | memory-peak | growth-latency | restart | warm; all: these
                      index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |

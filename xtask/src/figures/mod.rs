@@ -1,6 +1,7 @@
 //! Figures: what docs/BENCHMARKS.md reports, each from one command against the release build: over loopback, or through the
 //! API in this process, which then is a release build too.
 
+mod console;
 mod embedded;
 mod flash_reads;
 mod growth_latency;
@@ -20,7 +21,8 @@ use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
 /// Those that take a few minutes at most: `all` makes them.
-pub const SHORT: [Row; 5] = [
+pub const SHORT: [Row; 6] = [
+    Row::new("console", console::run, "--seconds 1"),
     Row::new("flash-reads", flash_reads::run, "--items 2000 --gets 2000"),
     Row::new("memory-peak", memory_peak::run, "--write 64MiB"),
     Row::new("growth-latency", growth_latency::run, "--items 5000 --seconds 1 --capacity 256MiB --memory 64MiB"),

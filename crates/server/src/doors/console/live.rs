@@ -1,5 +1,7 @@
 //! The figures of a server as the console shows them. Pure, but for the figures, which are of this moment.
 
+#![allow(clippy::disallowed_methods)] // The server is above the simulator: its clock is the system's.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
