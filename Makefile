@@ -8,10 +8,12 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
+# What `tapetum --version` says beside the version.
+BUILD = $(or $(shell git describe --always --dirty=+ --abbrev=8 --exclude '*' 2>/dev/null),unknown)
 # As `test-build` leaves them.
 X := $(TARGET)/debug/xtask
 SERVER := $(TARGET)/debug/tapetum
@@ -53,11 +55,11 @@ help:
 
 # exec: a signal to make's process group, or Ctrl-C, reaches the server itself, which stops cleanly.
 run: setup-build
-	$(CARGO) build --profile quick --locked --package tapetum-server
+	TAPETUM_BUILD=$(BUILD) $(CARGO) build --profile quick --locked --package tapetum-server
 	exec $(TARGET)/quick/tapetum serve --data ./tapetum-data $(SERVE)
 
 release: setup-build
-	$(CARGO) build --release --locked --package tapetum-server
+	TAPETUM_BUILD=$(BUILD) $(CARGO) build --release --locked --package tapetum-server
 
 # Integration tests, and models of every interleaving, are left to `make test`: they take longer than these.
 check: setup-images
@@ -71,7 +73,7 @@ check: setup-images
 	@echo "make check: all passed"
 
 # What is quick fails first. Then two at a time: most wait for a disk or a clock; the simulation, which is last, takes both processors.
-STAGES := test-rust test-clients test-flight test-console test-system test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut \
+STAGES := test-rust test-clients test-flight test-console test-system test-package test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut \
 	test-python test-damage test-rows test-simulation
 
 test: export TAPETUM_TIMES := $(TIMES)
@@ -126,6 +128,10 @@ test-console: test-build
 
 test-system: test-build
 	$(TIMED) system $(X) test-system --server $(SERVER)
+
+# A fresh Debian is made in the target folder, once.
+test-package: test-build
+	$(TIMED) package $(X) test-package --server $(SERVER)
 
 # Every program in README and some of docs that runs without the public network, systemd or make.
 test-docs: test-build
@@ -192,6 +198,7 @@ setup-test:
 		/sbin/mkfs.ext4:e2fsprogs \
 		strace:strace \
 		systemd-analyze:systemd \
+		mmdebstrap:mmdebstrap \
 		nbdcopy:libnbd-bin \
 		/usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 		qemu-io:qemu-utils \

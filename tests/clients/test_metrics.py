@@ -48,6 +48,11 @@ class Metrics(unittest.TestCase):
                 sample, = families["tapetum_version_info"].samples
                 self.assertEqual((sample.labels["version"], sample.value), (value.decode(), 1))
                 continue
+            if name == "build":
+                sample, = families["tapetum_build_info"].samples
+                self.assertEqual((sample.labels["build"], sample.value), (value.decode(), 1))
+                self.assertIn(sample.labels["version"], stats["version"].decode())
+                continue
             divisor = 1
             if name in IN_SECONDS:
                 name += "_seconds"

@@ -29,4 +29,5 @@ mod service_manager;
 pub mod stats;
 pub mod store;
 pub mod tools;
+pub mod version;
 pub mod worker;

@@ -23,12 +23,13 @@ use crate::cli::scan_arguments::ScanArguments;
 use crate::cli::serve_arguments::ServeArguments;
 use crate::net::listen::Address;
 use crate::tools::item_lines::Format;
+use crate::version::with_build;
 #[cfg(feature = "flight")]
 use tapetum_flight::client::ServerAddress;
 
 /// A durable, compressed key-value store on flash, behind the memcached protocol.
 #[derive(Debug, Parser)]
-#[command(name = "tapetum", version, arg_required_else_help = true, disable_help_subcommand = true, after_help = PRESETS_HELP)]
+#[command(name = "tapetum", version = with_build(), arg_required_else_help = true, disable_help_subcommand = true, after_help = PRESETS_HELP)]
 pub struct Cli {
     /// Take options from this file: all of serve's; other commands take --data, --drive, --memory and --log of them
     #[arg(long, value_name = "FILE", global = true)]

@@ -1,6 +1,8 @@
 //! `tapetum help`: a command's help, its page of the manual, and what shells need to complete commands and options. All of it is made from
 //! the command line's own description.
 
+use std::path::PathBuf;
+
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -16,6 +18,9 @@ pub struct HelpArguments {
     /// Print its page of the manual, as tapetum.1 or tapetum-COMMAND.1 is to have it
     #[arg(long, conflicts_with = "completions")]
     man: bool,
+    /// Write the pages of all commands into this folder, as packages have them
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["command", "man", "completions"])]
+    man_pages: Option<PathBuf>,
     /// Print what this shell needs to complete commands and options
     #[arg(long, value_name = "SHELL", value_enum, conflicts_with = "command")]
     completions: Option<Shell>,
@@ -27,6 +32,10 @@ pub fn run(arguments: &HelpArguments) -> Outcome {
     if let Some(shell) = arguments.completions {
         clap_complete::generate(shell, &mut root, "tapetum", &mut out);
         return print(&out);
+    }
+    if let Some(folder) = &arguments.man_pages {
+        let written = clap_mangen::generate_to(root, folder);
+        return written.map_err(|error| format!("no pages in {}: {error}", folder.display()).into());
     }
     root.build();
     let mut command = &mut root;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Figure, FigureKind};
+use crate::version::VERSION;
 
 /// The figures in Prometheus' text format. As is the custom there, a counter's name ends in `_total`, and units are seconds and bytes. A
 /// figure that is not a number becomes a label of a gauge with value 1.
@@ -15,7 +16,7 @@ pub fn exposition(figures: &[Figure]) -> String {
                 (format!("{}_total", name.strip_prefix("total_").unwrap_or(&name)), "counter", value.clone())
             }
             FigureKind::Gauge => (name, "gauge", value.clone()),
-            FigureKind::Text => (format!("{name}_info"), "gauge", String::new()),
+            FigureKind::Text | FigureKind::Build => (format!("{name}_info"), "gauge", String::new()),
         };
         family(&mut out, &format!("tapetum_{name}"), word, help);
         // Writing to a string cannot fail.
@@ -23,7 +24,10 @@ pub fn exposition(figures: &[Figure]) -> String {
             FigureKind::Text => {
                 writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(&value))
             }
-            _ => writeln!(out, "tapetum_{name} {sample}"),
+            FigureKind::Build => {
+                writeln!(out, "tapetum_{name}{{version={},build={}}} 1", label(VERSION), label(&value))
+            }
+            FigureKind::Counter | FigureKind::Gauge => writeln!(out, "tapetum_{name} {sample}"),
         };
     }
     out

@@ -45,6 +45,8 @@ pub enum FigureKind {
     Gauge,
     /// Not a number.
     Text,
+    /// The commit that the binary was built of. Prometheus is told the version with it.
+    Build,
 }
 
 impl Figure {
@@ -316,6 +318,7 @@ impl Figures {
             Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
             Figure::new("time", Gauge, "Unix seconds by the server's clock", now),
             Figure::new("version", Text, "The version", crate::protocol::VERSION),
+            Figure::new("build", FigureKind::Build, "The commit that the server was built of", crate::version::build()),
             Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
             Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
             Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
