@@ -23,6 +23,7 @@ mod memccapable;
 mod mutants;
 mod nbd;
 mod nightly;
+mod package;
 mod power_cut;
 mod python;
 mod results;
@@ -49,6 +50,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
+  test-package       the Debian package in a fresh root, as root: installed, used, upgraded, removed, purged
   test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE, PYTHON and MANY-NODES as they stand, each twice in one folder
                      [--only NAME] [--library FILE, as above]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
@@ -74,6 +76,9 @@ By option, on nightly:
 Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       console | flash-reads | memory-peak | growth-latency | restart | warm; all: these
                      index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
+Packages (see docs/OPERATING.md; into target/packages):
+  package            [deb|static|image]... of one static binary; all, if none is named
+                     [--binary FILE: that one, built already] [--profile quick] [--revision 1] [--compression 6] [--into DIR]
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
                      misses | dram-get | idle-export | latency | latency-by-load | extstore | packets | floods | ordered | ordered-scan |
@@ -130,6 +135,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-python" => python::package(&options(rest)?),
         "test-wheel" => python::wheel(&options(rest)?),
         "test-system" => python::system(&options(rest)?),
+        "test-package" => python::debian(&options(rest)?),
         "test-docs" => python::documents(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),
@@ -144,6 +150,11 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-asan" => nightly::test_asan(&options(rest)?),
         "fuzz" => fuzz::run(&options(rest)?),
         "fuzz-corpus" => fuzz::minimize(&options(rest)?),
+        "package" => {
+            let kinds = rest.iter().take_while(|word| !word.starts_with("--")).count();
+            let (kinds, rest) = rest.split_at(kinds);
+            package::run(kinds, &options(rest)?)
+        }
         "test-rows" => rows::test(&options(rest)?),
         "test-times" => test_times::run(&options(rest)?),
         "demo" => demo::run(rest, mode(rest)?),

@@ -1,14 +1,15 @@
 //! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those;
 //! tests/console, the console's page in a browser; tests/system, the server under operating system conditions (file systems, limits, clocks,
-//! signals), which needs no packages; tests/nbd, block devices through libnbd; and tests/docs, the programs of the documents. They start the
-//! server themselves, because some restart it. With pytest: tests/python, the package in python/, with the native half that cargo built, or
-//! as a wheel.
+//! signals), which needs no packages; tests/nbd, block devices through libnbd; tests/package, what users install; and tests/docs, the programs
+//! of the documents. They start the server themselves, because some restart it. With pytest: tests/python, the package in python/, with the
+//! native half that cargo built, or as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::package::Release;
 use crate::workspace::{self, succeed};
 
 /// `--only NAME` picks a module, class or test.
@@ -136,6 +137,20 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     let only = arguments.text("only").map(str::to_owned);
     let binary = arguments.tested_server()?;
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
+}
+
+/// The Debian package of the tested binary in a fresh root: tests/package. Only root can make one.
+pub fn debian(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").unwrap_or("test_deb").to_owned();
+    let binary = arguments.tested_server()?;
+    workspace::keeping("debian", |scratch| {
+        // A test installs it once: little compression is quicker than much.
+        let release = Release { compression: 0, ..Release::of(&binary, scratch, scratch)? };
+        let package = crate::package::deb::make(&release)?;
+        let mut tests = unittest_command("package", Path::new("python3"), &binary, scratch, Some(&only))?;
+        tests.env("TAPETUM_DEB", package).env("TAPETUM_FRESH_ROOT", workspace::target().join("fresh-root.tar"));
+        succeed(&mut tests, unittest_failed("package"))
+    })
 }
 
 /// The unchanged programs of README and docs. `--only NAME` picks a document's test.

@@ -1,0 +1,136 @@
+//! The image for containers: the binary alone, a user, a place for data. One archive in the layout of OCI with the manifest that Docker's
+//! own archives have, so that `docker load`, `podman load` and `skopeo copy oci-archive:` read it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::elf::{self, Libraries};
+use super::{Release, tree};
+use crate::Failure;
+
+/// As other images without root have it. Nobody's number on usual systems.
+const USER: u32 = 65532;
+const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\ntapetum:x:65532:65532:tapetum:/data:/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\ntapetum:x:65532:\n";
+/// A second, in the unit of health checks.
+const NANOSECONDS: u64 = 1_000_000_000;
+
+pub fn make(release: &Release) -> Result<PathBuf, Failure> {
+    if elf::libraries(&fs::read(&release.binary)?)? != Libraries::None {
+        return Err("an image holds no libraries: --binary must name a static binary, or leave it out".into());
+    }
+    let folder = release.scratch.join("image");
+    let layer = layer(release, &folder)?;
+    let archive = folder.join("archive");
+    let blobs = archive.join("blobs/sha256");
+    let layer = Blob::take(&blobs, &fs::read(&layer)?)?;
+    let config = Blob::take(&blobs, config(release, &layer)?.to_string().as_bytes())?;
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": config.described("application/vnd.oci.image.config.v1+json"),
+        "layers": [layer.described("application/vnd.oci.image.layer.v1.tar")],
+    });
+    let manifest = Blob::take(&blobs, manifest.to_string().as_bytes())?;
+    let tag = format!("tapetum:{}", release.version);
+    let mut described = manifest.described("application/vnd.oci.image.manifest.v1+json");
+    described["annotations"] = json!({
+        "io.containerd.image.name": format!("docker.io/library/{tag}"),
+        "org.opencontainers.image.ref.name": release.version,
+    });
+    let index = json!({ "schemaVersion": 2, "manifests": [described] });
+    let of_docker = json!([{ "Config": config.path(), "RepoTags": [tag, "tapetum:latest"], "Layers": [layer.path()] }]);
+    tree::write(&archive.join("index.json"), index.to_string(), 0o644)?;
+    tree::write(&archive.join("manifest.json"), of_docker.to_string(), 0o644)?;
+    tree::write(&archive.join("oci-layout"), "{\"imageLayoutVersion\":\"1.0.0\"}", 0o644)?;
+    let package = release.folder.join(format!("tapetum-{}-image.tar", release.version));
+    tree::remove(&package)?;
+    tree::tar(release, &archive, &["oci-layout", "index.json", "manifest.json", "blobs"], 0, &package)?;
+    Ok(package)
+}
+
+/// The single layer's archive.
+fn layer(release: &Release, folder: &Path) -> Result<PathBuf, Failure> {
+    let root = folder.join("root");
+    tree::write(&root.join("tapetum"), fs::read(&release.binary)?, 0o755)?;
+    tree::write(&root.join("etc/passwd"), PASSWD, 0o644)?;
+    tree::write(&root.join("etc/group"), GROUP, 0o644)?;
+    tree::write_papers(release, &root.join("usr/share/doc/tapetum"))?;
+    let data = folder.join("volume");
+    fs::create_dir_all(data.join("data"))?;
+    fs::set_permissions(data.join("data"), std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    let layer = folder.join("layer.tar");
+    tree::tar(release, &root, &["etc", "tapetum", "usr"], 0, &layer)?;
+    tree::tar(release, &data, &["data"], USER, &layer)?;
+    Ok(layer)
+}
+
+/// How a container of the image runs.
+fn config(release: &Release, layer: &Blob) -> Result<Value, Failure> {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => return Err(format!("images for {other} are not made").into()),
+    };
+    Ok(json!({
+        "created": release.timestamp,
+        "architecture": architecture,
+        "os": "linux",
+        "config": {
+            "User": format!("{USER}:{USER}"),
+            "WorkingDir": "/data",
+            "Env": ["PATH=/", "TAPETUM_DATA=/data"],
+            "Entrypoint": ["/tapetum"],
+            "Cmd": ["serve"],
+            "Volumes": { "/data": {} },
+            "ExposedPorts": { "11211/tcp": {} },
+            "StopSignal": "SIGTERM",
+            // Asks the server through the socket beside the data, whatever its addresses are. A large store is recovered first.
+            "Healthcheck": {
+                "Test": ["CMD", "/tapetum", "stats"],
+                "Interval": 10 * NANOSECONDS,
+                "Timeout": 5 * NANOSECONDS,
+                "StartPeriod": 300 * NANOSECONDS,
+                "StartInterval": NANOSECONDS,
+                "Retries": 3,
+            },
+            "Labels": {
+                "org.opencontainers.image.title": "tapetum",
+                "org.opencontainers.image.version": release.version,
+                "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
+            },
+        },
+        "rootfs": { "type": "layers", "diff_ids": [layer.digest()] },
+        "history": [{ "created": release.timestamp, "created_by": "cargo x package image" }],
+    }))
+}
+
+/// A file that is named by its checksum.
+struct Blob {
+    sha256: String,
+    bytes: usize,
+}
+
+impl Blob {
+    fn take(blobs: &Path, bytes: &[u8]) -> Result<Blob, Failure> {
+        let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        let blob = Blob { sha256, bytes: bytes.len() };
+        tree::write(&blobs.join(&blob.sha256), bytes, 0o644)?;
+        Ok(blob)
+    }
+
+    fn digest(&self) -> String {
+        format!("sha256:{}", self.sha256)
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/sha256/{}", self.sha256)
+    }
+
+    fn described(&self, media_type: &str) -> Value {
+        json!({ "mediaType": media_type, "digest": self.digest(), "size": self.bytes })
+    }
+}
