@@ -8,7 +8,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-image test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -86,7 +86,7 @@ test:
 	@$(X) test-times
 	@echo "make test: all passed"
 
-soak: test lint-rest test-wheel
+soak: test lint-rest test-wheel test-image
 	$(MAKE) test-simulation test-damage test-rows $(SOAK)
 	@echo "make soak: all passed"
 
@@ -128,6 +128,9 @@ test-console: test-build
 
 test-system: test-build
 	$(TIMED) system $(X) test-system --server $(SERVER)
+
+test-image: setup-test
+	$(X) test-image
 
 # A fresh Debian is made in the target folder, once.
 test-package: test-build

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -88,6 +89,15 @@ class Served:
                 raise AssertionError(f"the log has no {pattern}:\n{self.log_path.read_text(errors='replace')[-2000:]}")
             time.sleep(0.01)
         return found
+
+    def ask(self, text):
+        """Sends lines and `quit`; all that comes back."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(text.encode() + b"quit\r\n")
+            parts = []
+            while part := connection.recv(1 << 16):
+                parts.append(part)
+        return b"".join(parts).decode()
 
     def stop(self):
         self.process.terminate()

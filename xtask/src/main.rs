@@ -13,6 +13,7 @@ mod device;
 mod differential;
 #[cfg(test)]
 mod documents;
+mod environment;
 mod exporter;
 mod figures;
 mod fuzz;
@@ -66,7 +67,8 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME,NAME]
   test-times         what each part of the last `make test` took   [--into docs/TESTING.md]
 By option (see docs/TESTING.md):
-  test-wheel         as test-python, of the wheel that pip builds and installs   [--only PATTERN] [--server FILE]
+  test-image         the image for containers, unpacked, without a runtime, as root   [--server FILE: a static binary] [--only NAME]
+  test-wheel         the wheel of cargo x package as pip installs it, then as test-python  [--only PATTERN] [--server FILE]
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:
@@ -77,7 +79,7 @@ Figures (release build; see docs/BENCHMARKS.md):
   figures NAME       console | flash-reads | memory-peak | growth-latency | restart | warm; all: these
                      index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
 Packages (see docs/OPERATING.md; into target/packages):
-  package            [deb|static|image]... of one static binary; all, if none is named
+  package            [deb|static|image|wheel]... of one static binary; all, if none is named
                      [--binary FILE: that one, built already] [--profile quick] [--revision 1] [--compression 6] [--into DIR]
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
@@ -136,6 +138,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-wheel" => python::wheel(&options(rest)?),
         "test-system" => python::system(&options(rest)?),
         "test-package" => python::debian(&options(rest)?),
+        "test-image" => python::image(&options(rest)?),
         "test-docs" => python::documents(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),

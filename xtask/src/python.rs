@@ -9,6 +9,7 @@ use std::process::Command;
 
 use crate::Failure;
 use crate::arguments::Arguments;
+use crate::environment::environment;
 use crate::package::Release;
 use crate::workspace::{self, succeed};
 
@@ -65,12 +66,18 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// Like [`package`], for the wheel that pip makes of ./python, with asserts.
+/// Like [`package`], for the wheel with the tested binary, and with asserts: tests/package first, which installs it as a user does.
 pub fn wheel(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let server = arguments.tested_server()?;
-    let python = install(&package_environment()?, "dev")?;
     workspace::keeping("python", |scratch| {
+        let wheel = crate::package::wheel::make(&Release::of(&server, scratch, scratch)?, "dev")?;
+        let mut tests = unittest_command("package", Path::new("python3"), &server, scratch, Some("test_wheel"))?;
+        succeed(tests.env("TAPETUM_WHEEL", &wheel), unittest_failed("package"))?;
+        let python = package_environment()?.join("python");
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--force-reinstall"]);
+        succeed(pip.arg(&wheel), "pip could not install the wheel; its message is above")?;
         succeed(&mut pytest(&python, &server, scratch, only.as_deref())?, PYTEST_FAILED)
     })
 }
@@ -153,6 +160,19 @@ pub fn debian(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+/// The image for containers, of a static binary: tests/package, as [`debian`].
+pub fn image(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").unwrap_or("test_image").to_owned();
+    let named = arguments.server();
+    arguments.finish()?;
+    let binary = named.map_or_else(|| crate::package::build_static("quick"), Ok)?;
+    workspace::keeping("image", |scratch| {
+        let image = crate::package::image::make(&Release::of(&binary, scratch, scratch)?)?;
+        let mut tests = unittest_command("package", Path::new("python3"), &binary, scratch, Some(&only))?;
+        succeed(tests.env("TAPETUM_IMAGE", image), unittest_failed("package"))
+    })
+}
+
 /// The unchanged programs of README and docs. `--only NAME` picks a document's test.
 pub fn documents(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
@@ -232,30 +252,4 @@ fn unittest_command(
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
     Ok(python)
-}
-
-/// A virtual environment, created or updated to the pinned requirements in this file of the checkout, if needed.
-fn environment(name: &str, file: &str, options: &[&str]) -> Result<PathBuf, Failure> {
-    let folder = workspace::target().join(name);
-    let requirements = workspace::root().join(file);
-    let installed = folder.join("requirements.txt");
-    let wanted = std::fs::read(&requirements)?;
-    // Two tests may want it at the same time.
-    std::fs::create_dir_all(workspace::target())?;
-    let lock = std::fs::File::create(folder.with_extension("lock"))?;
-    lock.lock()?;
-    if std::fs::read(&installed).is_ok_and(|have| have == wanted) {
-        return Ok(folder);
-    }
-    succeed(
-        Command::new("python3").args(["-m", "venv"]).args(options).arg(&folder),
-        "python3 cannot make a virtual environment (apt-get install python3-venv)",
-    )?;
-    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
-    succeed(
-        Command::new(folder.join("bin/python")).args(install).arg(&requirements),
-        format!("pip could not install {file}; its message is above"),
-    )?;
-    std::fs::write(installed, wanted)?;
-    Ok(folder)
 }

@@ -1,12 +1,11 @@
 //! The package for Debian and its kin. Its scripts are files in packaging/debian, with what dh_installsystemd and debconf want of them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::elf::{self, Libraries};
-use super::{Release, output, tree};
+use super::{Release, output, parts, tree};
 use crate::Failure;
 use crate::workspace::{self, succeed};
 
@@ -43,7 +42,7 @@ fn lay_out(release: &Release, root: &Path) -> Result<(), Failure> {
     tree::write_help(release, root)?;
     tree::gzip(tree::files(&root.join("usr/share/man"))?)?;
     let papers = root.join("usr/share/doc/tapetum");
-    tree::write_papers(release, &papers)?;
+    tree::write_papers(release, parts::BINARY, &papers)?;
     // Debian has its text.
     fs::remove_file(papers.join("LICENSE-APACHE"))?;
     fs::remove_file(papers.join("LICENSE-MIT"))?;
@@ -55,19 +54,7 @@ fn lay_out(release: &Release, root: &Path) -> Result<(), Failure> {
         mit.trim().lines().map(|line| if line.is_empty() { " .".into() } else { format!(" {line}") }).collect();
     let copyright = fs::read_to_string(packaging.join("debian/copyright"))?.replace("@MIT@", &mit.join("\n"));
     tree::write(&papers.join("copyright"), copyright, 0o644)?;
-    open_folders(root)
-}
-
-/// Folders as Debian has them, whatever the umask was.
-fn open_folders(folder: &Path) -> Result<(), Failure> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            open_folders(&entry.path())?;
-        }
-    }
-    Ok(())
+    tree::open_folders(root)
 }
 
 fn write_control(
@@ -98,6 +85,5 @@ fn write_control(
     for script in SCRIPTS {
         tree::write(&debian.join(script), fs::read(source.join(script))?, 0o755)?;
     }
-    fs::set_permissions(&debian, fs::Permissions::from_mode(0o755))?;
-    Ok(())
+    tree::open_folders(&debian)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::elf::{self, Libraries};
-use super::{Release, tree};
+use super::{Release, parts, tree};
 use crate::Failure;
 
 /// As other images without root have it. Nobody's number on usual systems.
@@ -58,7 +58,8 @@ fn layer(release: &Release, folder: &Path) -> Result<PathBuf, Failure> {
     tree::write(&root.join("tapetum"), fs::read(&release.binary)?, 0o755)?;
     tree::write(&root.join("etc/passwd"), PASSWD, 0o644)?;
     tree::write(&root.join("etc/group"), GROUP, 0o644)?;
-    tree::write_papers(release, &root.join("usr/share/doc/tapetum"))?;
+    tree::write_papers(release, parts::BINARY, &root.join("usr/share/doc/tapetum"))?;
+    tree::open_folders(&root)?;
     let data = folder.join("volume");
     fs::create_dir_all(data.join("data"))?;
     fs::set_permissions(data.join("data"), std::os::unix::fs::PermissionsExt::from_mode(0o700))?;

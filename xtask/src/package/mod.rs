@@ -4,8 +4,8 @@
 //! ```text
 //!                        ┌─► deb     tapetum_VERSION-REVISION_ARCH.deb: binary, unit, settings, manual, completions
 //! binary ─► strip ───────┼─► static  tapetum-VERSION-MACHINE-linux.tar.gz: the same files without Debian
-//! crates ─► licences ────┴─► image   tapetum-VERSION-image.tar: for docker load, podman load
-//!           and parts
+//! crates ─► licences ────┼─► image   tapetum-VERSION-image.tar: for docker load, podman load
+//!           and parts    └─► wheel   tapetum-VERSION-….whl: the Python package and the command
 //! ```
 //! Invariants:
 //! 1. The same commit, toolchain and machine give the same bytes: files have the commit's time and no owner's name.
@@ -13,10 +13,11 @@
 
 pub mod deb;
 mod elf;
-mod image;
+pub mod image;
 mod licences;
 mod parts;
 mod tree;
+pub mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,7 +44,7 @@ pub struct Release {
     pub compression: u64,
 }
 
-const KINDS: [&str; 3] = ["deb", "static", "image"];
+const KINDS: [&str; 4] = ["deb", "static", "image", "wheel"];
 
 /// `cargo x package [KIND]…`, all of them if none is named.
 ///
@@ -66,7 +67,8 @@ pub fn run(kinds: &[String], arguments: &Arguments) -> Result<(), Failure> {
             let package = match *kind {
                 "deb" => deb::make(&release)?,
                 "static" => tree::make_archive(&release)?,
-                _ => image::make(&release)?,
+                "image" => image::make(&release)?,
+                _ => wheel::make(&release, &profile)?,
             };
             let bytes = std::fs::metadata(&package)?.len();
             println!("{} ({:.1} MB)", package.display(), bytes as f64 / 1e6);
@@ -111,7 +113,7 @@ fn target() -> String {
 }
 
 /// A binary that needs no library of the system that it runs on.
-fn build_static(profile: &str) -> Result<PathBuf, Failure> {
+pub fn build_static(profile: &str) -> Result<PathBuf, Failure> {
     let target = target();
     let mut cargo = workspace::cargo(&["build", "--locked", "--profile", profile, "--package", "tapetum-server"]);
     // With a target named, the flags do not reach build scripts and macros, which cannot be static.

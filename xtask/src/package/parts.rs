@@ -39,7 +39,7 @@ struct Vendored {
 
 const VENDORED: [Vendored; 2] = [
     // Also under the GPL, as one chooses.
-    Vendored { name: "zstd", of_crate: "zstd-sys", folder: "zstd", licence: "BSD-3-Clause", texts: &["LICENSE"] },
+    Vendored { name: "libzstd", of_crate: "zstd-sys", folder: "zstd", licence: "BSD-3-Clause", texts: &["LICENSE"] },
     Vendored {
         name: "libjpeg-turbo",
         of_crate: "turbojpeg-sys",
@@ -49,15 +49,19 @@ const VENDORED: [Vendored; 2] = [
     },
 ];
 
-/// All parts, each once, by name.
-pub fn all() -> Result<Vec<Part>, Failure> {
+/// The packages of this workspace that become the binary, and those of the wheel.
+pub const BINARY: &[&str] = &["tapetum-server"];
+pub const WHEEL: &[&str] = &["tapetum-server", "tapetum-python"];
+
+/// All parts of these packages, each once, by name.
+pub fn all(of: &[&str]) -> Result<Vec<Part>, Failure> {
     let metadata = workspace::cargo(&["metadata", "--locked", "--format-version", "1", "--filter-platform", &target()])
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
     let metadata: Value = serde_json::from_slice(&metadata.stdout)
         .map_err(|_| format!("cargo metadata failed: {}", String::from_utf8_lossy(&metadata.stderr).trim()))?;
     let checksums = checksums(&std::fs::read_to_string(workspace::root().join("Cargo.lock"))?);
-    let linked = linked()?;
+    let linked = linked(of)?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata names no packages")?;
     let mut parts = Vec::new();
     for package in packages {
@@ -101,10 +105,10 @@ pub fn all() -> Result<Vec<Part>, Failure> {
 }
 
 /// Names and versions of the crates that are linked.
-fn linked() -> Result<BTreeSet<(String, String)>, Failure> {
-    let words = ["tree", "--locked", "--package", "tapetum-server", "--features", "images", "--edges"];
-    let mut cargo = workspace::cargo(&words);
-    cargo.args(["normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", &target()]);
+fn linked(of: &[&str]) -> Result<BTreeSet<(String, String)>, Failure> {
+    let mut cargo = workspace::cargo(&["tree", "--locked", "--features", "tapetum-server/images"]);
+    cargo.args(of.iter().flat_map(|package| ["--package", package]));
+    cargo.args(["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}", "--target", &target()]);
     let names = output(&mut cargo)?;
     let crates = names.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -212,13 +216,13 @@ mod tests {
 
     #[test]
     fn the_parts_are_those_of_the_binary_each_once() {
-        let parts = all().unwrap();
+        let parts = all(BINARY).unwrap();
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
-        for name in ["zstd", "libjpeg-turbo", "rustls", "tonic", "glibc", "tapetum-kernels"] {
+        for name in ["libzstd", "libjpeg-turbo", "rustls", "tonic", "glibc", "tapetum-kernels"] {
             assert_eq!(names.iter().filter(|other| **other == name).count(), 1, "{name}");
         }
         // They compile or test it.
-        for name in ["serde_derive", "cc", "proptest", "fuser"] {
+        for name in ["serde_derive", "cc", "proptest", "fuser", "pyo3"] {
             assert!(!names.contains(&name), "{name}");
         }
         let of_registry = parts.iter().filter(|part| part.url.starts_with("pkg:cargo/") && !part.is_ours);

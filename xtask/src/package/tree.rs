@@ -24,9 +24,9 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<(), Fail
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
 }
 
-/// Writes what a package says about its contents: licences, the bill of materials.
-pub fn write_papers(release: &Release, folder: &Path) -> Result<(), Failure> {
-    let parts = parts::all()?;
+/// Writes what a package says about its contents, which these packages of the workspace became: licences, the bill of materials.
+pub fn write_papers(release: &Release, of: &[&str], folder: &Path) -> Result<(), Failure> {
+    let parts = parts::all(of)?;
     licences::check(&parts)?;
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         write(&folder.join(licence), fs::read(workspace::root().join(licence))?, 0o644)?;
@@ -51,6 +51,18 @@ pub fn write_help(release: &Release, root: &Path) -> Result<(), Failure> {
 /// Compresses files in place, without names and times.
 pub fn gzip(files: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
     succeed(Command::new("gzip").args(["-9", "-n"]).args(files), "gzip failed; its message is above")
+}
+
+/// Gives folders their usual mode, whatever the umask was.
+pub fn open_folders(folder: &Path) -> Result<(), Failure> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            open_folders(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// The files of a folder and of those in it.
@@ -87,7 +99,8 @@ pub fn make_archive(release: &Release) -> Result<PathBuf, Failure> {
         write(&root.join(file), fs::read(workspace::root().join("packaging").join(file))?, 0o644)?;
     }
     write_help(release, &root)?;
-    write_papers(release, &root)?;
+    write_papers(release, parts::BINARY, &root)?;
+    open_folders(&root)?;
     let archive = release.folder.join(format!("{name}.tar"));
     let compressed = archive.with_extension("tar.gz");
     for old in [&archive, &compressed] {
