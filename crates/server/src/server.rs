@@ -30,7 +30,7 @@ use crate::os;
 use crate::stats::device_stats::DeviceFigures;
 use crate::stats::latencies::RequestLatencies;
 use crate::stats::slow_requests::SlowRequests;
-use crate::stats::{Counters, Figures};
+use crate::stats::{Counters, Figures, StoreCondition};
 use crate::store::errands::{self, Errands, MemoryShares, Orders};
 use crate::store::failure_log::FailureLog;
 use crate::store::follower::PromotionOrder;
@@ -350,8 +350,16 @@ fn figures(
     options: Options,
 ) -> Figures {
     let (budget, gate) = (Arc::clone(budget), options.access.gate.clone());
-    let [figures_slot, items_slot, writes_slot, slabs_slot, stages_slot, applications_slot, devices_slot] =
-        std::array::from_fn(|_| Arc::clone(slot));
+    let [
+        figures_slot,
+        items_slot,
+        writes_slot,
+        slabs_slot,
+        stages_slot,
+        applications_slot,
+        devices_slot,
+        condition_slot,
+    ] = std::array::from_fn(|_| Arc::clone(slot));
     let devices = move || {
         let Some(exports) = &exports else { return DeviceFigures::default() };
         // Workers that sleep have not learned of a change.
@@ -382,8 +390,22 @@ fn figures(
         stages: Box::new(move || stages_slot.stages()),
         applications: Box::new(move || applications_slot.applications()),
         requests_held_bytes: Box::new(move || budget.used_bytes()),
+        condition: Box::new(move || condition(&condition_slot)),
         logins: Box::new(move || gate.as_ref().map(|gate| gate.figures()).unwrap_or_default()),
         udp_dropped_unseen: Box::new(move || udp.as_ref().map_or(Some(0), |udp| udp.dropped_unseen())),
+    }
+}
+
+fn condition(slot: &StoreSlot) -> StoreCondition {
+    let backups = slot.backups();
+    StoreCondition {
+        has_failed: slot.has_failed(),
+        is_fenced: slot.is_fenced(),
+        is_standby: backups.is_standby.load(Ordering::Relaxed),
+        backup_every_seconds: backups.every_seconds.load(Ordering::Relaxed),
+        backup_moment_ms: backups.moment_ms.load(Ordering::Relaxed),
+        backups_made: backups.made.load(Ordering::Relaxed),
+        backups_failed: backups.failed.load(Ordering::Relaxed),
     }
 }
 

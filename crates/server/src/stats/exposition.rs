@@ -1,52 +1,67 @@
 //! Figures as text for Prometheus.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::metric_names::MetricName;
 use super::{Figure, FigureKind};
 use crate::version::VERSION;
 
-/// The figures in Prometheus' text format. As is the custom there, a counter's name ends in `_total`, and units are seconds and bytes. A
-/// figure that is not a number becomes a label of a gauge with value 1.
+/// The samples of one name, which stand together.
+struct Family {
+    name: String,
+    kind: &'static str,
+    help: &'static str,
+    samples: String,
+}
+
+/// The figures in Prometheus' text format, in their order. A counter's name ends in `_total`; [`MetricName`] has the rest of the name, and
+/// the unit. A figure that is not a number becomes a label of a gauge with value 1.
 pub fn exposition(figures: &[Figure]) -> String {
+    let mut families: Vec<Family> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for figure in figures {
+        let MetricName { family, mut labels, help, divisor } = MetricName::of(figure.name);
+        let (ending, kind) = match figure.kind {
+            FigureKind::Counter => ("_total", "counter"),
+            FigureKind::Gauge => ("", "gauge"),
+            FigureKind::Text | FigureKind::Build => ("_info", "gauge"),
+        };
+        let value = match (figure.kind, figure.value.parse::<u64>()) {
+            (FigureKind::Build, _) => {
+                labels.extend([("version", VERSION.to_owned()), (figure.name, figure.value.clone())]);
+                "1".to_owned()
+            }
+            (FigureKind::Text, _) => {
+                labels.push((figure.name, figure.value.clone()));
+                "1".to_owned()
+            }
+            (_, Ok(number)) if divisor != 1.0 => (number as f64 / divisor).to_string(),
+            _ => figure.value.clone(),
+        };
+        let name = format!("tapetum_{family}{ending}");
+        let sample = format!("{name}{} {value}\n", braced(&labels));
+        let place = *places.entry(name.clone()).or_insert_with(|| {
+            let help = help.unwrap_or(figure.help);
+            families.push(Family { name, kind, help, samples: String::new() });
+            families.len() - 1
+        });
+        families[place].samples.push_str(&sample);
+    }
     let mut out = String::new();
-    for Figure { name, kind, help, value } in figures {
-        let (name, value) = in_base_units(name, value);
-        let (name, word, sample) = match kind {
-            FigureKind::Counter => {
-                (format!("{}_total", name.strip_prefix("total_").unwrap_or(&name)), "counter", value.clone())
-            }
-            FigureKind::Gauge => (name, "gauge", value.clone()),
-            FigureKind::Text | FigureKind::Build => (format!("{name}_info"), "gauge", String::new()),
-        };
-        family(&mut out, &format!("tapetum_{name}"), word, help);
-        // Writing to a string cannot fail.
-        let _ = match kind {
-            FigureKind::Text => {
-                writeln!(out, "tapetum_{name}{{{}={}}} 1", name.trim_end_matches("_info"), label(&value))
-            }
-            FigureKind::Build => {
-                writeln!(out, "tapetum_{name}{{version={},build={}}} 1", label(VERSION), label(&value))
-            }
-            FigureKind::Counter | FigureKind::Gauge => writeln!(out, "tapetum_{name} {sample}"),
-        };
+    for Family { name, kind, help, samples } in &families {
+        family(&mut out, name, kind, help);
+        out.push_str(samples);
     }
     out
 }
 
-/// Figures in seconds whose names do not say so; some are memcached's.
-const IN_SECONDS: [&str; 6] = ["uptime", "time", "rusage_user", "rusage_system", "cpu_host", "cpu_drive"];
-
-/// A figure's name and value, in the units of Prometheus: seconds and bytes.
-fn in_base_units(name: &str, value: &str) -> (String, String) {
-    if IN_SECONDS.contains(&name) {
-        return (format!("{name}_seconds"), value.into());
+fn braced(labels: &[(&'static str, String)]) -> String {
+    if labels.is_empty() {
+        return String::new();
     }
-    for (unit, base_unit, of_base) in [("_us", "_seconds", 1e6), ("_bits", "_bytes", 8.0)] {
-        if let (Some(name), Ok(number)) = (name.strip_suffix(unit), value.parse::<u64>()) {
-            return (format!("{name}{base_unit}"), (number as f64 / of_base).to_string());
-        }
-    }
-    (name.into(), value.into())
+    let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={}", label(value))).collect();
+    format!("{{{}}}", labels.join(","))
 }
 
 /// Begins a family of samples.
@@ -68,13 +83,18 @@ mod tests {
         let figures = [
             figure("total_items", FigureKind::Counter, "7"),
             figure("threads", FigureKind::Gauge, "2"),
+            figure("udp_dropped_rate", FigureKind::Counter, "3"),
             figure("waited_us", FigureKind::Counter, "1500"),
             figure("cpu_host", FigureKind::Counter, "0.25"),
+            figure("udp_dropped_port", FigureKind::Counter, "4"),
             figure("version", FigureKind::Text, "a\"b\\"),
         ];
         let expected = "# HELP tapetum_items_total What it is.\n# TYPE tapetum_items_total counter\n\
                         tapetum_items_total 7\n\
                         # HELP tapetum_threads What it is.\n# TYPE tapetum_threads gauge\ntapetum_threads 2\n\
+                        # HELP tapetum_udp_dropped_total Datagrams and requests in datagrams that were not answered, by why.\n\
+                        # TYPE tapetum_udp_dropped_total counter\n\
+                        tapetum_udp_dropped_total{reason=\"rate\"} 3\ntapetum_udp_dropped_total{reason=\"port\"} 4\n\
                         # HELP tapetum_waited_seconds_total What it is.\n# TYPE tapetum_waited_seconds_total counter\n\
                         tapetum_waited_seconds_total 0.0015\n\
                         # HELP tapetum_cpu_host_seconds_total What it is.\n# TYPE tapetum_cpu_host_seconds_total counter\n\

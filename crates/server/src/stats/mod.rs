@@ -22,6 +22,7 @@ pub mod exporter_names;
 pub mod exposition;
 pub mod keyspace_stats;
 pub mod latencies;
+mod metric_names;
 pub mod observers;
 pub mod slab_stats;
 pub mod slow_requests;
@@ -88,7 +89,7 @@ counters!(
     rejected_connections: "Connections that were refused because there were too many",
     idle_kicks: "Connections that were closed because they asked for nothing for longer than they may",
     listen_disabled_num: "Times that a worker accepted nobody for a second, for want of what the system gives",
-    time_in_listen_disabled_us: "How long these took that are over, in microseconds",
+    time_in_listen_disabled_us: "How long these took that are over",
     conn_yields: "Times that a connection with more to say gave way to others",
     cmd_get: "Keys that gets asked for",
     cmd_set: "Storage commands",
@@ -137,8 +138,7 @@ pub fn store_figures(store: &Stats) -> Vec<Figure> {
 }
 
 /// Figures of memcached that are always zero here. Clients and dashboards expect them.
-const NEVER: [(&str, &str); 5] = [
-    ("lru_crawler_running", "Whether such a crawler runs"),
+const NEVER: [(&str, &str); 4] = [
     ("moves_to_cold", "Items that moved into a cold queue: there is none"),
     ("lru_crawler_starts", "Runs of a crawler for expired items: here the collector drops them"),
     ("crawler_items_checked", "Items that such a crawler looked at"),
@@ -152,8 +152,8 @@ fn memcached_figures(store: &Stats) -> [Figure; 10] {
     [
         Figure::new("hash_bytes", Gauge, "As index_bytes", store.index_bytes),
         Figure::new("hash_is_expanding", Gauge, "Whether a part of the index is being built anew, 1 or 0", is_growing),
-        Figure::new("extstore_limit_maxbytes", Gauge, "As limit_maxbytes", store.flash_limit_bytes),
-        Figure::new("extstore_bytes_used", Gauge, "As bytes", store.flash_used_bytes),
+        Figure::new("extstore_limit_maxbytes", Gauge, "As flash_limit_bytes", store.flash_limit_bytes),
+        Figure::new("extstore_bytes_used", Gauge, "As flash_used_bytes", store.flash_used_bytes),
         Figure::new("extstore_bytes_written", Counter, "As flash_write_bytes", store.flash_write_bytes),
         Figure::new("extstore_bytes_read", Counter, "As flash_to_local_bytes", store.flash_to_local_bytes),
         Figure::new("extstore_objects_used", Gauge, "As index_entries", store.index_entries),
@@ -193,6 +193,66 @@ fn class_figures(classes: &[SlabClass]) -> [Figure; 3] {
     ]
 }
 
+/// Whether the served store takes writes, and how its backups go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreCondition {
+    pub has_failed: bool,
+    /// Nothing is acknowledged, because the lease of the backups is over.
+    pub is_fenced: bool,
+    pub is_standby: bool,
+    pub backup_every_seconds: u64,
+    /// 0: there is none.
+    pub backup_moment_ms: u64,
+    pub backups_made: u64,
+    pub backups_failed: u64,
+}
+
+impl StoreCondition {
+    fn figures(self) -> [Figure; 7] {
+        use FigureKind::{Counter, Gauge};
+        let moment_seconds = self.backup_moment_ms / 1000;
+        [
+            Figure::new(
+                "store_failed",
+                Gauge,
+                "Whether the store takes no writes until it is opened again, 1 or 0",
+                u8::from(self.has_failed),
+            ),
+            Figure::new(
+                "store_fenced",
+                Gauge,
+                "Whether writes are refused because the lease of the backups is over, 1 or 0",
+                u8::from(self.is_fenced),
+            ),
+            Figure::new("standby", Gauge, "Whether the server is a standby, 1 or 0", u8::from(self.is_standby)),
+            Figure::new(
+                "backup_every_seconds",
+                Gauge,
+                "How often a backup is to be made; 0: the server neither makes nor follows backups",
+                self.backup_every_seconds,
+            ),
+            Figure::new(
+                "backup_moment",
+                Gauge,
+                "Unix seconds of the last backup that was made, or that a standby serves; 0: there is none",
+                moment_seconds,
+            ),
+            Figure::new(
+                "backups",
+                Counter,
+                "Backups that were made, or that a standby went over to",
+                self.backups_made,
+            ),
+            Figure::new(
+                "backups_failed",
+                Counter,
+                "Tries to make or follow a backup that came to an error",
+                self.backups_failed,
+            ),
+        ]
+    }
+}
+
 /// Adds `by` to a counter of this worker's own.
 pub fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
@@ -225,6 +285,7 @@ pub struct Figures {
     pub stages: Box<dyn Fn() -> Vec<StageSnapshot> + Send + Sync>,
     pub applications: Box<dyn Fn() -> Vec<ApplicationSnapshot> + Send + Sync>,
     pub requests_held_bytes: Box<dyn Fn() -> usize + Send + Sync>,
+    pub condition: Box<dyn Fn() -> StoreCondition + Send + Sync>,
     pub logins: Box<dyn Fn() -> LoginFigures + Send + Sync>,
     pub udp_dropped_unseen: Box<dyn Fn() -> Option<u64> + Send + Sync>,
     pub log: LogLosses,
@@ -254,6 +315,7 @@ impl Default for Figures {
             stages: Box::new(Vec::new),
             applications: Box::new(Vec::new),
             requests_held_bytes: Box::new(|| 0),
+            condition: Box::new(StoreCondition::default),
             logins: Box::new(LoginFigures::default),
             udp_dropped_unseen: Box::new(|| Some(0)),
             log: LogLosses::default(),
@@ -315,15 +377,15 @@ impl Figures {
         let accepting = self.workers_listening.load(Ordering::Relaxed) > 0;
         let mut figures = vec![
             Figure::new("pid", Gauge, "The server's process", std::process::id()),
-            Figure::new("uptime", Gauge, "Seconds since the server began to serve", uptime),
+            Figure::new("uptime", Gauge, "Time since the server began to serve", uptime),
             Figure::new("time", Gauge, "Unix seconds by the server's clock", now),
             Figure::new("version", Text, "The version", crate::protocol::VERSION),
             Figure::new("build", FigureKind::Build, "The commit that the server was built of", crate::version::build()),
-            Figure::new("pointer_size", Gauge, "Bits of a pointer", usize::BITS),
-            Figure::new("rusage_user", Counter, "Seconds of processor time in the server itself", seconds(user_us)),
-            Figure::new("rusage_system", Counter, "Seconds of processor time in the kernel", seconds(system_us)),
-            Figure::new("cpu_host", Counter, "Of both, seconds of threads other than the drive's", seconds(host_us)),
-            Figure::new("cpu_drive", Counter, "Of both, seconds of the drive's own threads", seconds(drive_us)),
+            Figure::new("pointer_size", Gauge, "The size of a pointer", usize::BITS),
+            Figure::new("rusage_user", Counter, "Processor time in the server itself", seconds(user_us)),
+            Figure::new("rusage_system", Counter, "Processor time in the kernel", seconds(system_us)),
+            Figure::new("cpu_host", Counter, "Of both, that of threads other than the drive's", seconds(host_us)),
+            Figure::new("cpu_drive", Counter, "Of both, that of the drive's own threads", seconds(drive_us)),
             Figure::new(
                 "resident_memory_bytes",
                 Gauge,
@@ -346,7 +408,14 @@ impl Figures {
             ),
             Figure::new("accepting_conns", Gauge, "Whether connections are accepted, 1 or 0", u8::from(accepting)),
         ];
+        figures.extend((self.condition)().figures());
         figures.extend(login_figures((self.logins)()));
+        figures.push(Figure::new(
+            "lru_crawler_running",
+            Gauge,
+            "Whether a crawler for expired items runs: there is none",
+            0,
+        ));
         figures.extend(NEVER.map(|(name, help)| Figure::new(name, Counter, help, 0)));
         figures.extend(Counters::sums(self.counters.iter()));
         let help = "Datagrams that the kernel dropped before anybody saw them: it had no room, or they were damaged";

@@ -13,7 +13,7 @@ macro_rules! stages {
                 (concat!("drive_stage_", $name, "_runs"), concat!("Times that the drive ", $what, " in pipelines")),
                 (concat!("drive_stage_", $name, "_bytes_in"), concat!("Bytes that went in where the drive ", $what, " in pipelines")),
                 (concat!("drive_stage_", $name, "_bytes_out"), concat!("Bytes that came out where the drive ", $what, " in pipelines")),
-                (concat!("drive_stage_", $name, "_unit_us"), concat!("Microseconds in which the drive ", $what, " in pipelines, reckoned from one run in sixteen")),
+                (concat!("drive_stage_", $name, "_unit_us"), concat!("Time in which the drive ", $what, " in pipelines, reckoned from one run in sixteen")),
                 (concat!("drive_stage_", $name, "_failures"), concat!("Times that it failed where the drive ", $what, " in pipelines")),
                 (concat!("drive_stage_", $name, "_waits"), concat!("Times that a unit or a sub-buffer was waited for where the drive ", $what, " in pipelines")),
             ],

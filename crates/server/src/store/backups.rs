@@ -14,7 +14,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -50,8 +50,6 @@ struct Shared {
     /// `None` when it was lost.
     lease: Mutex<Option<Lease>>,
     fence: Fence,
-    /// The moment of the last backup, in milliseconds since 1970; 0: there is none.
-    moment_ms: AtomicU64,
     is_over: Mutex<bool>,
     over: Condvar,
 }
@@ -69,6 +67,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl BackupKeeper {
     /// Begins with a backup at once. The slot's stores have the fence.
     pub fn start(slot: Arc<StoreSlot>, plan: BackupPlan, lease: Lease, fence: Fence) -> io::Result<BackupKeeper> {
+        slot.backups().begin(false, plan.every);
         let shared = Arc::new(Shared {
             slot,
             depot: Arc::clone(lease.depot()),
@@ -77,7 +76,6 @@ impl BackupKeeper {
             generation: lease.generation(),
             lease: Mutex::new(Some(lease)),
             fence,
-            moment_ms: AtomicU64::new(0),
             is_over: Mutex::new(false),
             over: Condvar::new(),
         });
@@ -134,7 +132,7 @@ impl Shared {
         while self.waits(pause) {
             let mut held = lock(&self.lease);
             let Some(lease) = &mut *held else { return };
-            let moment_ms = self.moment_ms.load(Ordering::SeqCst);
+            let moment_ms = self.slot.backups().moment_ms.load(Ordering::SeqCst);
             lease.note_behind((moment_ms > 0).then(|| self.env.unix_millis().saturating_sub(moment_ms)));
             let renewed = lease.renew();
             self.fence.move_to(lease.ends_ms());
@@ -167,6 +165,7 @@ impl Shared {
                 }
                 Err(BackupError::Cancelled) => return,
                 Err(error) => {
+                    self.slot.backups().note_failed();
                     say_once(&mut said, &format!("no backup was made: {error}"));
                     self.plan.every.min(RETRY)
                 }
@@ -186,7 +185,7 @@ impl Shared {
         let store = self.slot.store()?;
         let options = BackupOptions { generation: self.generation, anew: false };
         let made = store.backup(&self.depot, &options, &mut |_| go_on())?;
-        self.moment_ms.store(made.moment_unix_ms, Ordering::SeqCst);
+        self.slot.backups().note_made(made.moment_unix_ms);
         let (number, copied) = (made.name.sequence, size::shown(made.copied_bytes));
         tracing::debug!("backup {number} at {}: {copied} copied", self.depot.place());
         Ok(())

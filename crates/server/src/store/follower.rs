@@ -190,6 +190,11 @@ impl Follower {
         self.has.name.sequence
     }
 
+    /// The moment of that backup, in milliseconds since 1970.
+    pub fn moment_ms(&self) -> u64 {
+        self.has.manifest.moment_unix_ms
+    }
+
     fn path_next(&self) -> PathBuf {
         let mut name = self.place.path().into_os_string();
         name.push(".next");

@@ -1,5 +1,6 @@
 //! The store that is served: what the doors ask of it, how it is opened, looked after and warmed.
 
+pub mod backup_progress;
 pub mod backups;
 pub mod errands;
 pub mod failure_log;

@@ -40,6 +40,8 @@ impl Standby {
         orders: Receiver<PromotionOrder>,
     ) -> Standby {
         let (slot, place, options) = (Arc::clone(slot), place.clone(), options.clone());
+        slot.backups().begin(true, plan.every);
+        slot.backups().note_made(follower.moment_ms());
         Standby { follower, slot, place, options, plan, orders, said: None }
     }
 
@@ -62,11 +64,15 @@ impl Standby {
             return keeper;
         }
         match self.follower.look(&self.slot) {
-            Ok(true) => tracing::debug!("went over to backup {}", self.follower.number()),
+            Ok(true) => {
+                self.slot.backups().note_made(self.follower.moment_ms());
+                tracing::debug!("went over to backup {}", self.follower.number());
+            }
             Ok(false) => {}
             // It was pruned while it was read: there is a later one.
             Err(FollowError::Backup(BackupError::BadManifest { .. } | BackupError::Damaged { .. })) => {}
             Err(error) => {
+                self.slot.backups().note_failed();
                 let told = error.to_string();
                 if self.said.as_ref() != Some(&told) {
                     tracing::warn!("the standby stays at backup {}: {told}; trying again", self.follower.number());

@@ -32,6 +32,8 @@ use tapetum::{
 use tapetum_drive::Event;
 use tapetum_drive::engine::{ApplicationSnapshot, StageSnapshot};
 
+use crate::store::backup_progress::BackupProgress;
+
 /// How often a withdrawal checks whether the last errand has ended.
 const BORROWERS_LOOK: Duration = Duration::from_millis(5);
 
@@ -93,6 +95,7 @@ pub struct StoreSlot {
     ports: Mutex<Vec<Arc<Port>>>,
     /// From when on no store in the slot acknowledges anything.
     fence: Arc<OnceLock<Fence>>,
+    backups: BackupProgress,
 }
 
 impl StoreSlot {
@@ -101,6 +104,7 @@ impl StoreSlot {
             occupant: Mutex::new(Occupant::Store(Arc::new(store))),
             ports: Mutex::default(),
             fence: Arc::default(),
+            backups: BackupProgress::default(),
         }
     }
 
@@ -123,6 +127,16 @@ impl StoreSlot {
     /// Whether nothing may be acknowledged any more.
     pub fn is_fenced(&self) -> bool {
         self.fence.get().is_some_and(Fence::has_passed)
+    }
+
+    /// Whether writes are refused until the store is opened again.
+    pub fn has_failed(&self) -> bool {
+        self.store().map_or(true, |store| store.failure().is_some())
+    }
+
+    /// How the backups of the slot's stores go.
+    pub fn backups(&self) -> &BackupProgress {
+        &self.backups
     }
 
     /// The store, or the reason why there is none.

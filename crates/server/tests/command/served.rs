@@ -467,7 +467,7 @@ fn the_drives_threads_are_shared_by_applications_and_each_is_counted() {
     scraper.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
     scraper.read_to_string(&mut page).unwrap();
     assert!(page.contains("tapetum_application_weight{application=\"train\"} 4"), "{page}");
-    assert!(page.contains("tapetum_drive_stage_scan_runs"), "{page}");
+    assert!(page.contains("tapetum_drive_stage_runs_total{stage=\"scan\"}"), "{page}");
     let unknown = failed(scratch.run(&[&query[..], &["--application", "trian"]].concat(), b""));
     assert!(unknown.contains("default, train, report"), "{unknown}");
     server.stop();

@@ -70,7 +70,7 @@ fn written_bytes(writes: &KeyspaceWrites) -> u64 {
 fn by_name(figure: &Figure) -> (String, Value) {
     let text = || Value::from(&figure.value[..]);
     let value = match figure.kind {
-        FigureKind::Text => text(),
+        FigureKind::Text | FigureKind::Build => text(),
         FigureKind::Counter | FigureKind::Gauge => serde_json::from_str(&figure.value).unwrap_or_else(|_| text()),
     };
     (figure.name.into(), value)
