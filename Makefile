@@ -8,7 +8,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-image test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-image test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -73,7 +73,7 @@ check: setup-images
 	@echo "make check: all passed"
 
 # What is quick fails first. Then two at a time: most wait for a disk or a clock; the simulation, which is last, takes both processors.
-STAGES := test-rust test-clients test-flight test-console test-system test-package test-docs test-differential test-udp test-nbd test-kill test-device test-power-cut \
+STAGES := test-rust test-clients test-flight test-console test-system test-package test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut \
 	test-python test-damage test-rows test-simulation
 
 test: export TAPETUM_TIMES := $(TIMES)
@@ -139,6 +139,10 @@ test-package: test-build
 # Every program in README and some of docs that runs without the public network, systemd or make.
 test-docs: test-build
 	$(TIMED) docs $(X) test-docs --server $(SERVER) --library $(LIBRARY)
+
+# packaging/grafana and packaging/prometheus.
+test-dashboards: test-build
+	$(TIMED) dashboards $(X) test-dashboards --server $(SERVER)
 
 test-differential: test-build
 	$(TIMED) differential $(X) test-differential --server $(SERVER)
@@ -206,6 +210,7 @@ setup-test:
 		/usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 		qemu-io:qemu-utils \
 		faketime:faketime \
+		promtool:prometheus \
 		nc:netcat-openbsd \
 		curl:curl \
 		chromium:chromium \

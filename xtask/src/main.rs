@@ -52,8 +52,9 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-package       the Debian package in a fresh root, as root: installed, used, upgraded, removed, purged
-  test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE, PYTHON and MANY-NODES as they stand, each twice in one folder
+  test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE, PYTHON, MANY-NODES and COMING-FROM as they stand, each twice in one folder
                      [--only NAME] [--library FILE, as above]
+  test-dashboards    the dashboard and the alerts of packaging, under Prometheus, of a server that is used at every door   [--only NAME]
   test-memccapable   memccapable of libmemcached-tools: 54 of 54
   test-differential  the same bytes to memcached and to the server, replies compared      [--only PATTERN]
   test-udp           hostile datagrams: silence, or little for little   [--datagrams 1000000] [--seed N]
@@ -140,6 +141,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-package" => python::debian(&options(rest)?),
         "test-image" => python::image(&options(rest)?),
         "test-docs" => python::documents(&options(rest)?),
+        "test-dashboards" => python::dashboards(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),
         "test-damage" => damage::run(&options(rest)?),

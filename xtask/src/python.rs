@@ -1,8 +1,8 @@
 //! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those;
 //! tests/console, the console's page in a browser; tests/system, the server under operating system conditions (file systems, limits, clocks,
-//! signals), which needs no packages; tests/nbd, block devices through libnbd; tests/package, what users install; and tests/docs, the programs
-//! of the documents. They start the server themselves, because some restart it. With pytest: tests/python, the package in python/, with the
-//! native half that cargo built, or as a wheel.
+//! signals), which needs no packages; tests/nbd, block devices through libnbd; tests/package, what users install; tests/dashboards, dashboard
+//! and alerts under Prometheus; and tests/docs, the programs of the documents. They start the server themselves, because some restart it.
+//! With pytest: tests/python, the package in python/, with the native half that cargo built, or as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,6 +140,11 @@ pub fn system(arguments: &Arguments) -> Result<(), Failure> {
     run("system", Path::new("python3"), arguments)
 }
 
+/// The dashboard and the alerts of packaging/, under Prometheus, which Debian has.
+pub fn dashboards(arguments: &Arguments) -> Result<(), Failure> {
+    run("dashboards", Path::new("python3"), arguments)
+}
+
 fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
     let binary = arguments.tested_server()?;
@@ -247,7 +252,7 @@ fn unittest_command(
     };
     // The tests run in another folder.
     python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
-    // tests/nbd starts its servers as tests/system does.
+    // tests/nbd and tests/dashboards start their servers as tests/system does.
     python.env("PYTHONPATH", workspace::root().join("tests/system"));
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
