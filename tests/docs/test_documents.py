@@ -212,11 +212,22 @@ class Documents(unittest.TestCase):
     def test_many_nodes(self):
         self.run_twice("docs/MANY-NODES.md")
 
+    def test_coming_from(self):
+        self.run_twice("docs/COMING-FROM.md")
+
     def test_package(self):
         self.run_twice("python/README.md")
 
 
 class Parts(unittest.TestCase):
+    def test_every_option_of_memcached_has_its_row(self):
+        help_text = subprocess.run(("memcached", "-h"), capture_output=True, text=True, check=True).stdout
+        options = re.findall(r"^(-\w)\b", help_text, re.MULTILINE) + re.findall(r"^ +- (\w+):", help_text, re.MULTILINE)
+        self.assertGreater(len(options), 80)
+        rows = [line.split("|")[1] for line in (ROOT / "docs/COMING-FROM.md").read_text().splitlines() if line.startswith("| `")]
+        named = {name for row in rows for name in re.findall(r"`(-?[\w-]+)`", row)}
+        self.assertEqual([option for option in options if option not in named], [])
+
     def test_figures_vary_where_it_is_said(self):
         shown, printed = "used 251,920.5 of x (7 %)\n", "used 9 of x (81 %)\n"
         self.assertTrue(is_as_shown(printed, shown, "figures"))

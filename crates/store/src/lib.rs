@@ -121,3 +121,8 @@ pub use tools::{inspect, inspect::inspect, repair};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The program in the map for users of RocksDB, so that it compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/COMING-FROM.md")]
+struct ComingFrom;

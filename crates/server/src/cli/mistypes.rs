@@ -7,6 +7,7 @@ use std::num::{IntErrorKind, ParseIntError};
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use clap::{Arg, Command};
 
+use super::memcached_line;
 use super::presets::Leaf;
 use tapetum_service::suggestion::nearest;
 
@@ -20,8 +21,7 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     if let Some(error) = of_negative(&error, words) {
         return error;
     }
-    if let Some(meant) = text(&error, ContextKind::InvalidArg).and_then(of_others) {
-        error.insert(ContextKind::SuggestedArg, ContextValue::String(meant.into()));
+    if let Some(error) = of_memcached(&error, leaf.as_ref(), words) {
         return error;
     }
     if let Some(error) = of_pictures(&error) {
@@ -49,18 +49,12 @@ pub fn explain(mut error: Error, root: &Command, words: &[OsString]) -> Error {
     error
 }
 
-/// Names of options in other servers, each with its name here.
-const OF_OTHERS: [(&str, &str); 6] = [
-    ("--port", "--memcached"),
-    ("--listen", "--memcached"),
-    ("--bind", "--memcached"),
-    ("--memory-limit", "--memory"),
-    ("--max-item-size", "--item-size"),
-    ("--conn-limit", "--connections"),
-];
-
-fn of_others(typed: &str) -> Option<&'static str> {
-    OF_OTHERS.into_iter().find(|(theirs, _)| *theirs == typed).map(|(_, ours)| ours)
+/// Explains a command line of memcached's.
+fn of_memcached(error: &Error, leaf: Option<&Leaf<'_>>, words: &[OsString]) -> Option<Error> {
+    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let is_serve = leaf.is_none_or(|leaf| leaf.command.get_name() == "serve");
+    let message = || memcached_line::explain(typed, words);
+    (is_serve && memcached_line::has(typed)).then(|| Error::raw(ErrorKind::UnknownArgument, message()))
 }
 
 /// Explains `tapetum import` in a build without pictures.
@@ -138,7 +132,8 @@ mod tests {
         says("tapetum pipeline rn x", "a similar subcommand exists: 'run'");
         says("tapetum keyspace creat x", "a similar subcommand exists: 'create'");
         says("tapetum srve", "a similar subcommand exists: 'serve'");
-        says("tapetum serve --port 11311", "a similar argument exists: '--memcached'");
+        says("tapetum serve --port 11311", "--memcached 127.0.0.1:11311");
+        says("tapetum get k --port 11311", "unexpected argument '--port'");
         #[cfg(not(feature = "images"))]
         says("tapetum import images d", "--features images");
         says("tapetum get k --xyzzy", "unexpected argument '--xyzzy'");

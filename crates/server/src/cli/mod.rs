@@ -18,6 +18,8 @@ pub mod import_arguments;
 mod inspection;
 pub mod keyspace_arguments;
 mod keyspaces;
+mod memcached_flags;
+mod memcached_line;
 mod mistypes;
 mod passwords;
 #[cfg(feature = "images")]
