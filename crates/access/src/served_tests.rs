@@ -110,6 +110,7 @@ fn expected(request: &Request) -> (Role, bool) {
         | Request::Format { .. }
         | Request::CheckFormat { .. }
         | Request::Get { .. }
+        | Request::GetStamped { .. }
         | Request::Scan { .. }
         | Request::List { .. }
         | Request::Query(_)
@@ -118,9 +119,12 @@ fn expected(request: &Request) -> (Role, bool) {
         | Request::RunPipeline { .. }
         | Request::RunPictures(_)
         | Request::Locate { .. } => (Role::Read, false),
-        Request::Put { .. } | Request::Store { .. } | Request::Delete { .. } | Request::DeleteMany { .. } => {
-            (Role::Write, false)
-        }
+        Request::Put { .. }
+        | Request::Store { .. }
+        | Request::CompareAndSet { .. }
+        | Request::Increment(_)
+        | Request::Delete { .. }
+        | Request::DeleteMany { .. } => (Role::Write, false),
         Request::CreateKeyspace(_)
         | Request::DropKeyspace { .. }
         | Request::SetFormat { .. }

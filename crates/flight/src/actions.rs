@@ -7,14 +7,17 @@ use std::io;
 use std::sync::Arc;
 
 use arrow_flight::{Action, ActionType};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tapetum::Expiry;
 use tapetum_service::caller::CallerLeft;
 use tapetum_service::failure::{Failure, FailureKind};
-use tapetum_service::reply::{FreezeRow, ItemRow, KeyspaceRow, Reply};
-use tapetum_service::request::{Freeze, Request};
+use tapetum_service::reply::{Counted, FreezeRow, ItemRow, KeyspaceRow, Reply, Verdict};
+use tapetum_service::request::{Freeze, Increment, Request};
 use tapetum_service::socket::frame::{FrameKind, PROTOCOL_VERSION, REQUEST_BYTES_MAX, framed_data};
 use tapetum_service::socket::framing::{FrameCaller, FrameOut};
 use tonic::Status;
@@ -44,6 +47,15 @@ pub fn types() -> Vec<ActionType> {
         ("tapetum.keyspaces", r#"{"name": TEXT or null, "freeze": ID or null} → a list of keyspaces"#),
         (GET, r#"{"keyspace": TEXT, "keys": [BASE64, …]} → a result for each: 0, or 1 and the value"#),
         ("tapetum.delete", r#"{"keyspace": TEXT, "keys": [BASE64, …]} → {"deleted": N}"#),
+        ("tapetum.gets", r#"{"keyspace": TEXT, "key": BASE64} → {"value": BASE64, "token": N}, or {}"#),
+        (
+            "tapetum.cas",
+            r#"{"keyspace": TEXT, "key": BASE64, "value": BASE64, "token": N or null, "expires_unix_ms": N or null} → {"stored": BOOL}"#,
+        ),
+        (
+            "tapetum.increment",
+            r#"{"keyspace": TEXT, "key": BASE64, "by": N, "down": BOOL, "initial": N or null} → {"number": N or null, "found": BOOL}"#,
+        ),
         ("tapetum.freeze", r#"{"owner": TEXT, "seconds": NUMBER, "flash_bytes": N or null} → a freeze"#),
         ("tapetum.freezes", "{} → a list of freezes"),
         ("tapetum.renew_freeze", r#"{"id": ID, "seconds": NUMBER} → a freeze"#),
@@ -67,6 +79,34 @@ struct KeyspacesBody {
 struct KeysBody {
     keyspace: String,
     keys: Vec<Bytes>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyBody {
+    keyspace: String,
+    key: Bytes,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CasBody {
+    keyspace: String,
+    key: Bytes,
+    value: Bytes,
+    token: Option<u64>,
+    expires_unix_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct IncrementBody {
+    keyspace: String,
+    key: Bytes,
+    by: u64,
+    #[serde(default)]
+    down: bool,
+    initial: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -123,6 +163,9 @@ fn answered(call: &Call, action: &Action) -> Result<Vec<Vec<u8>>, Failure> {
             let count = told.iter().find_map(|reply| if let Reply::Count(count) = reply { Some(*count) } else { None });
             one(json!({ "deleted": count.unwrap_or_default() }))
         }
+        "tapetum.gets" => one(stamped(call, parsed(body)?)?),
+        "tapetum.cas" => one(compare_and_set(call, parsed(body)?)?),
+        "tapetum.increment" => one(increment(call, parsed(body)?)?),
         "tapetum.freeze" => {
             let FreezeBody { owner, seconds, flash_bytes } = parsed(body)?;
             let asked = Freeze { owner, lasts_ms: millis(seconds)?, flash_bytes_max: flash_bytes };
@@ -154,6 +197,9 @@ fn answered(call: &Call, action: &Action) -> Result<Vec<Vec<u8>>, Failure> {
 pub fn parse_all(body: &[u8]) {
     drop(parsed::<KeyspacesBody>(body));
     drop(parsed::<KeysBody>(body).and_then(of_few_keys));
+    drop(parsed::<KeyBody>(body));
+    drop(parsed::<CasBody>(body).and_then(|body| expiry(body.expires_unix_ms)));
+    drop(parsed::<IncrementBody>(body));
     drop(parsed::<FreezeBody>(body).and_then(|body| millis(body.seconds)));
     drop(parsed::<RenewBody>(body).and_then(|body| millis(body.seconds)));
     drop(parsed::<IdBody>(body));
@@ -184,6 +230,45 @@ fn get(call: &Call, keyspace: &str, key: Vec<u8>) -> Result<Vec<u8>, Failure> {
         None => vec![0],
         Some(ItemRow { value, .. }) => [&[1][..], &value].concat(),
     })
+}
+
+fn stamped(call: &Call, body: KeyBody) -> Result<Value, Failure> {
+    let told = call.gather(Request::GetStamped { keyspace: body.keyspace, key: body.key.0 })?;
+    let found = told.into_iter().find_map(|reply| if let Reply::Stamped(found) = reply { found } else { None });
+    Ok(found.map_or(
+        json!({}),
+        |(ItemRow { value, .. }, stamp)| json!({ "value": BASE64_STANDARD.encode(value), "token": stamp }),
+    ))
+}
+
+fn compare_and_set(call: &Call, body: CasBody) -> Result<Value, Failure> {
+    let CasBody { keyspace, key: Bytes(key), value: Bytes(value), token, expires_unix_ms } = body;
+    let item = ItemRow { key, value, flags: 0, expiry: expiry(expires_unix_ms)? };
+    let told = call.gather(Request::CompareAndSet { keyspace, item, stamp: token })?;
+    let is_stored =
+        told.iter().any(|reply| matches!(reply, Reply::Verdicts(verdicts) if verdicts[..] == [Verdict::Stored]));
+    Ok(json!({ "stored": is_stored }))
+}
+
+fn increment(call: &Call, body: IncrementBody) -> Result<Value, Failure> {
+    let IncrementBody { keyspace, key: Bytes(key), by, down, initial } = body;
+    let asked = Increment { keyspace, key, delta: by, is_decrement: down, initial };
+    let told = call.gather(Request::Increment(asked))?;
+    let counted =
+        told.into_iter().find_map(|reply| if let Reply::Counted(counted) = reply { Some(counted) } else { None });
+    Ok(match counted {
+        Some(Counted::Number(number)) => json!({ "number": number, "found": true }),
+        Some(Counted::NoNumber) => json!({ "number": null, "found": true }),
+        Some(Counted::NoKey) | None => json!({ "number": null, "found": false }),
+    })
+}
+
+fn expiry(unix_ms: Option<u64>) -> Result<Expiry, Failure> {
+    match unix_ms {
+        None => Ok(Expiry::NONE),
+        Some(at) if at < Expiry::NEVER.millis() => Ok(Expiry::from_millis(at)),
+        Some(at) => Err(Failure::bad(format!("expires_unix_ms is {at}, after the year 10889: leave it out for never"))),
+    }
 }
 
 fn keyspace(row: &KeyspaceRow) -> Value {

@@ -1,8 +1,9 @@
 //! One request of each kind, for tests and for the documents that show what role each needs. Pure.
 
+use crate::reply::ItemRow;
 use crate::request::{
-    Betweenness, CreateKeyspace, Freeze, GetFields, ListWanted, Query, QueryWords, Range, Request, RunPictures,
-    ScanWanted, Side, Sources,
+    Betweenness, CreateKeyspace, Freeze, GetFields, Increment, ListWanted, Query, QueryWords, Range, Request,
+    RunPictures, ScanWanted, Side, Sources,
 };
 
 /// One of each, about the keyspace `keyspace`; its compilation ends with a new kind that is not here ([`is_there`]).
@@ -15,6 +16,7 @@ pub fn requests(keyspace: &str) -> Vec<Request> {
         Request::Format { keyspace: name.clone(), freeze: None },
         Request::CheckFormat { keyspace: name.clone(), fields: "key: id u32".into() },
         Request::Get { keyspace: name.clone(), key: key.clone() },
+        Request::GetStamped { keyspace: name.clone(), key: key.clone() },
         Request::Scan {
             keyspace: name.clone(),
             freeze: None,
@@ -69,6 +71,14 @@ pub fn requests(keyspace: &str) -> Vec<Request> {
         Request::Locate { keyspace: name.clone(), key: key.clone() },
         Request::Put { keyspace: name.clone(), key: key.clone(), value: b"value".to_vec() },
         Request::Store { keyspace: name.clone(), items: Vec::new(), keeps_existing: false },
+        Request::CompareAndSet { keyspace: name.clone(), item: ItemRow::default(), stamp: None },
+        Request::Increment(Increment {
+            keyspace: name.clone(),
+            key: key.clone(),
+            delta: 1,
+            is_decrement: false,
+            initial: None,
+        }),
         Request::Delete { keyspace: name.clone(), key },
         Request::DeleteMany { keyspace: name.clone(), keys: Vec::new() },
         Request::CreateKeyspace(CreateKeyspace {
@@ -109,6 +119,9 @@ fn is_there(request: &Request) -> bool {
         | Request::CheckFormat { .. }
         | Request::GrowBlockDevice { .. }
         | Request::Get { .. }
+        | Request::GetStamped { .. }
+        | Request::CompareAndSet { .. }
+        | Request::Increment(_)
         | Request::Put { .. }
         | Request::Store { .. }
         | Request::Delete { .. }

@@ -11,8 +11,11 @@ pub enum Reply {
     Keyspaces(Vec<KeyspaceRow>),
     Format(FormatRow),
     Items(Vec<ItemRow>),
+    /// An item and the stamp of its last write; `None`, if there is no such key.
+    Stamped(Option<(ItemRow, u64)>),
     Keys(Vec<KeyRow>),
     Count(u64),
+    Counted(Counted),
     /// One of each item that was to be stored, in their order.
     Verdicts(Vec<Verdict>),
     /// The columns of the rows that follow.
@@ -85,6 +88,15 @@ pub enum Verdict {
     Bad(String),
     /// It was not stored, for a reason that is not its own.
     Failed(String),
+}
+
+/// What became of an addition to a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counted {
+    Number(u64),
+    /// The value is no decimal number.
+    NoNumber,
+    NoKey,
 }
 
 /// A freeze: see [`tapetum::FreezeReport`].

@@ -113,6 +113,20 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
+    /// As [`Request::Get`], with the stamp of the item's last write. Answered with [`crate::reply::Reply::Stamped`].
+    GetStamped {
+        keyspace: String,
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    /// Stores an item whose last write has this stamp; without a stamp, one whose key does not exist. Answered with a verdict.
+    CompareAndSet {
+        keyspace: String,
+        item: ItemRow,
+        stamp: Option<u64>,
+    },
+    /// Answered with [`crate::reply::Reply::Counted`].
+    Increment(Increment),
     /// As [`Request::Delete`], of many at once.
     DeleteMany {
         keyspace: String,
@@ -194,6 +208,18 @@ pub enum Request {
     ResizeMemory {
         memory_bytes: u64,
     },
+}
+
+/// Adds to a value that is a decimal number as text, or subtracts from it: by memcached's rules.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Increment {
+    pub keyspace: String,
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    pub delta: u64,
+    pub is_decrement: bool,
+    /// The number that a key gets that does not exist.
+    pub initial: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -334,6 +360,7 @@ impl Request {
             | Request::Format { keyspace, .. }
             | Request::CheckFormat { keyspace, .. }
             | Request::Get { keyspace, .. }
+            | Request::GetStamped { keyspace, .. }
             | Request::RunPipeline { keyspace, .. }
             | Request::RunPictures(RunPictures { keyspace, .. })
             | Request::Locate { keyspace, .. }
@@ -344,6 +371,8 @@ impl Request {
             | Request::Betweenness(Betweenness { keyspace, .. }) => (Role::Read, Scope::Keyspace(keyspace)),
             Request::Store { keyspace, .. }
             | Request::Put { keyspace, .. }
+            | Request::CompareAndSet { keyspace, .. }
+            | Request::Increment(Increment { keyspace, .. })
             | Request::Delete { keyspace, .. }
             | Request::DeleteMany { keyspace, .. } => (Role::Write, Scope::Keyspace(keyspace)),
             Request::CreateKeyspace(CreateKeyspace { name, .. })

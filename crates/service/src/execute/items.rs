@@ -178,6 +178,6 @@ impl TellingItems {
     }
 }
 
-fn row(key: Vec<u8>, item: Item) -> ItemRow {
+pub fn row(key: Vec<u8>, item: Item) -> ItemRow {
     ItemRow { key, value: item.value, flags: item.flags, expiry: item.expiry }
 }

@@ -2,6 +2,7 @@
 //!
 //! Threads: the caller's. Work that takes long asks now and then whether anybody waits for it.
 
+mod atomic;
 mod backups;
 mod check;
 mod costs;
@@ -92,6 +93,11 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::CheckFormat { keyspace, fields } => keyspaces::check_format(open, &keyspace, &fields, caller),
         Request::GrowBlockDevice { name, size_bytes } => keyspaces::grow(open, &name, size_bytes),
         Request::Get { keyspace, key } => items::get(open, &keyspace, key, caller),
+        Request::GetStamped { keyspace, key } => atomic::get(open, &keyspace, key, caller),
+        Request::CompareAndSet { keyspace, item, stamp } => {
+            atomic::compare_and_set(open, &items::writable(open, &keyspace)?, &item, stamp, caller)
+        }
+        Request::Increment(asked) => atomic::increment(open, &items::writable(open, &asked.keyspace)?, &asked, caller),
         Request::Put { keyspace, key, value } => items::put(open, &keyspace, &key, &value),
         Request::Store { keyspace, items, keeps_existing } => {
             let keyspace = items::writable(open, &keyspace)?;
