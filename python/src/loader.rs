@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tapetum::KeyspaceHandle;
 use tapetum::images::{
-    BatchRequest, BoundPlan, ImageError, LeftOut, LoaderOptions, PictureBatch, PictureLoader, epoch_order as order_of,
+    BatchRequest, BoundPlan, ENDINGS_NAMED, ImageError, LeftOut, LoaderOptions, PictureBatch, PictureLoader,
+    epoch_order as order_of,
 };
 
 /// How often `progress` is called: each so many files.
@@ -46,13 +47,15 @@ pub fn import(py: Python<'_>, keyspace: &KeyspaceHandle, folder: &Path, progress
 fn warn_of(py: Python<'_>, folder: &Path, left_out: &LeftOut) -> PyResult<()> {
     let files = left_out.files();
     let told = format!(
-        "{}: {files} files were left out: {left_out}; pictures are JPEG files, .jpg or .jpeg: convert others first",
+        "{}: {files} files were left out: {left_out}; pictures are {ENDINGS_NAMED} files: convert others first",
         folder.display()
     );
     PyErr::warn(py, &py.get_type::<PyUserWarning>(), &CString::new(told.replace('\0', " "))?, 1)
 }
 
-/// The pictures that were imported into a keyspace, in order.
+/// The pictures that were imported into a keyspace, in the order of their paths. `len(images)` counts them; an item is a place from 0 on.
+///
+/// `store.import_images(folder)` and `store.images()` give it, and `tapetum.Loader` takes it.
 #[pyclass(frozen, module = "tapetum")]
 pub struct ImageSet {
     set: Arc<tapetum::images::ImageSet>,
@@ -82,27 +85,31 @@ impl ImageSet {
         format!("<tapetum.ImageSet {:?}: {} pictures, {} classes>", self.name, self.set.len(), self.set.classes().len())
     }
 
+    /// The name of its keyspace.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// The names of the classes; a label is a place among them.
+    /// The names of the classes, which are those of their folders; a label is a place among them, from 0 on.
     #[getter]
     fn classes(&self) -> Vec<String> {
         self.set.classes().to_vec()
     }
 
+    /// The keyspace that has the files.
     #[getter]
     fn keyspace(&self) -> PyResult<Keyspace> {
         Keyspace::of((*self.keyspace.get()?).clone(), self.keyspace.all())
     }
 
+    /// The key of an item, which is its path below the folder, as bytes. An IndexError if there is no such item.
     fn key<'py>(&self, py: Python<'py>, item: usize) -> PyResult<Bound<'py, PyBytes>> {
         self.check(item)?;
         Ok(PyBytes::new(py, self.set.key(item)))
     }
 
+    /// The label of an item, its place in `classes`. An IndexError if there is no such item.
     fn label(&self, item: usize) -> PyResult<u32> {
         self.check(item)?;
         Ok(self.set.labels()[item])

@@ -102,9 +102,8 @@ impl FromPyObject<'_, '_> for PipelineOrText {
         if let Ok(pipeline) = object.cast::<Pipeline>() {
             return Ok(PipelineOrText::Composed(pipeline.get().clone()));
         }
-        let wrong = |_| {
-            PyTypeError::new_err("a pipeline is a tapetum.Pipeline or its text, such as 'jpeg_decode | resize 224x224'")
-        };
+        let wrong =
+            |_| PyTypeError::new_err("a pipeline is a tapetum.Pipeline or its text, such as 'decode | resize 224x224'");
         Ok(PipelineOrText::Text(object.extract().map_err(wrong)?))
     }
 }
@@ -119,11 +118,18 @@ fn size_text(size: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(format!("{width}x{height}"))
 }
 
+fn decode_text(name: &str, grey: bool, orient: bool, scaled: bool, deadline: Option<f64>) -> String {
+    let word = |is: bool, word| if is { word } else { "" };
+    let deadline = deadline.map_or(String::new(), |seconds| format!(" deadline={seconds}"));
+    let (grey, orient, scaled) = (word(grey, " grey"), word(orient, " orient"), word(scaled, " scaled"));
+    format!("{name}{grey}{orient}{scaled}{deadline}")
+}
+
 #[pymethods]
 impl Pipeline {
     /// A pipeline from its text, such as 'jpeg_decode | random_resized_crop 224 | flip'. A pipeline is returned unchanged.
     #[new]
-    #[pyo3(signature = (text=PipelineOrText::Text("jpeg_decode".into())))]
+    #[pyo3(signature = (text=PipelineOrText::Text("jpeg_decode".into())), text_signature = "(text='jpeg_decode')")]
     fn new(text: PipelineOrText) -> PyResult<Pipeline> {
         match text {
             PipelineOrText::Composed(pipeline) => Ok(pipeline),
@@ -143,15 +149,20 @@ impl Pipeline {
         Pipeline::parse("alexnet")
     }
 
-    /// Decodes. `gray`, or `grey`: one channel; `orient`: upright according to EXIF; `scaled`: large pictures at a fraction of their size,
-    /// if the next stage has a size; `deadline`: as `with_deadline`.
+    /// Decodes JPEG, PNG and WebP files, by their first bytes, to pictures of height × width × 3 of uint8. Transparency is dropped, of 16 bits
+    /// the upper 8 are kept, and an animated WebP is an error. `gray`, or `grey`: one channel; `orient`: upright according to EXIF; `scaled`:
+    /// large JPEG pictures at a fraction of their size, if the next stage has a size; `deadline`: as `with_deadline`.
+    #[staticmethod]
+    #[pyo3(signature = (*, gray=false, grey=false, orient=false, scaled=false, deadline=None))]
+    fn decode(gray: bool, grey: bool, orient: bool, scaled: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
+        Pipeline::parse(&decode_text("decode", gray || grey, orient, scaled, deadline))
+    }
+
+    /// As `decode`, of JPEG files alone: any other is an error.
     #[staticmethod]
     #[pyo3(signature = (*, gray=false, grey=false, orient=false, scaled=false, deadline=None))]
     fn jpeg_decode(gray: bool, grey: bool, orient: bool, scaled: bool, deadline: Option<f64>) -> PyResult<Pipeline> {
-        let word = |is: bool, word| if is { word } else { "" };
-        let deadline = deadline.map_or(String::new(), |seconds| format!(" deadline={seconds}"));
-        let (grey, orient, scaled) = (word(gray || grey, " grey"), word(orient, " orient"), word(scaled, " scaled"));
-        Pipeline::parse(&format!("jpeg_decode{grey}{orient}{scaled}{deadline}"))
+        Pipeline::parse(&decode_text("jpeg_decode", gray || grey, orient, scaled, deadline))
     }
 
     /// The same pipeline with a limit, in seconds, on the decoding of one picture; the default is 20.
@@ -163,15 +174,17 @@ impl Pipeline {
         Ok(self.plan.with_deadline_ms(milliseconds as u32).map_err(errors::pipeline)?.into())
     }
 
-    /// Scales so that the shorter side is `size`; with (height, width) both sides are as given.
+    /// Scales so that the shorter side is `size` pixels; with (height, width) both sides are as given. Bilinear, with antialiasing.
     fn resize(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
         self.then(&format!("resize {}", size_text(size)?))
     }
 
+    /// Cuts out the middle: a square of `size` pixels, or (height, width). A smaller picture fails.
     fn center_crop(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
         self.then(&format!("center_crop {}", size_text(size)?))
     }
 
+    /// Cuts out a random part: a square of `size` pixels, or (height, width). A smaller picture fails.
     fn random_crop(&self, size: &Bound<'_, PyAny>) -> PyResult<Pipeline> {
         self.then(&format!("random_crop {}", size_text(size)?))
     }
@@ -183,25 +196,25 @@ impl Pipeline {
         self.then(&format!("random_resized_crop {size} {scale} ratio={}..{}", ratio.0, ratio.1))
     }
 
-    /// Mirrors left and right with this probability.
+    /// Mirrors left and right with this probability, 0 to 1.
     #[pyo3(signature = (probability=0.5))]
     fn flip(&self, probability: f32) -> PyResult<Pipeline> {
         self.then(&format!("flip {probability}"))
     }
 
-    /// Converts to floats: (sample / 255 - mean) / std, by channel.
+    /// Converts to float32: (sample / 255 - mean) / std, by channel. Without arguments the numbers are ImageNet's.
     #[pyo3(signature = (mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))]
     fn normalize(&self, mean: (f32, f32, f32), std: (f32, f32, f32)) -> PyResult<Pipeline> {
         let three = |(a, b, c): (f32, f32, f32)| format!("{a},{b},{c}");
         self.then(&format!("normalize mean={} std={}", three(mean), three(std)))
     }
 
-    /// The order of samples: 'chw' or 'hwc'.
+    /// The order of samples: 'chw', channels × height × width, or 'hwc', height × width × channels.
     fn layout(&self, order: &str) -> PyResult<Pipeline> {
         self.then(&format!("layout {order}"))
     }
 
-    /// Ends the pipeline: so many pictures, one behind the other.
+    /// Ends the pipeline: so many pictures, 1 to 65536, one behind the other. All must have one shape.
     fn batch(&self, count: i64) -> PyResult<Pipeline> {
         let fitting = u32::try_from(count).ok().filter(|count| (1..=BATCH_MAX).contains(count));
         let told = || PyValueError::new_err(format!("a batch of {count} pictures: give 1 to {BATCH_MAX}"));
@@ -209,7 +222,7 @@ impl Pipeline {
         Ok(self.plan.with_batch(count).map_err(errors::pipeline)?.into())
     }
 
-    /// The number, shape and type of a batch's pictures; None without a batch.
+    /// The number, shape and type of a batch's pictures, such as `(128, (224, 224, 3), "uint8")`; None without a batch.
     #[getter]
     fn batch_shape(&self) -> Option<(u32, (u32, u32, u32), &'static str)> {
         let (count, shape) = self.plan.batch()?;
@@ -217,7 +230,7 @@ impl Pipeline {
         Some((count, sizes, sample))
     }
 
-    /// The programs that the drive runs, in order. The decoder does a crop that directly follows jpeg_decode.
+    /// The programs that the drive runs, in order. The decoder does a crop that directly follows it.
     #[getter]
     fn programs(&self) -> Vec<&'static str> {
         self.plan.stages().iter().map(|planned| planned.stage.name()).collect()

@@ -5,8 +5,10 @@ import itertools
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy
 import pytest
@@ -80,10 +82,126 @@ def test_a_file_in_memory_becomes_what_one_of_the_store_becomes(store):
     keyspace = store.keyspace("images")
     of_store = tapetum.run(pipeline, keyspace, "cats/00.jpg", **chance)
     assert (tapetum.apply(pipeline, keyspace["cats/00.jpg"], **chance) == of_store).all()
-    with pytest.raises(tapetum.PipelineError, match="stage 0, jpeg_decode: the file is a PNG"):
+    with pytest.raises(tapetum.PipelineError, match="stage 0, jpeg_decode: the file is a PNG, not a JPEG: write decode in place of jpeg_decode"):
         tapetum.apply(pipeline, b"\x89PNG\r\n\x1a\n")
     with pytest.raises(tapetum.PipelineError, match="stage 1, center_crop: the picture is smaller"):
         tapetum.apply(Pipeline("jpeg_decode | center_crop 400"), bytearray(keyspace["cats/00.jpg"]))
+
+
+def file_of(image, kind, **options):
+    """The bytes of a picture's file."""
+    written = io.BytesIO()
+    image.save(written, kind, **options)
+    return written.getvalue()
+
+
+def test_validation_has_no_chance_and_every_picture(store):
+    images = store.images()
+    loader = Loader(images, "decode | resize 48 | center_crop 40", 7, shuffle=False, drop_last=False)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [7, 7, 7, COUNT - 21] and len(loader) == 4
+    assert numpy.concatenate([batch.items for batch in batches]).tolist() == list(range(COUNT))
+    # Another pass, epoch and seed: the same.
+    other = Loader(images, "decode | resize 48 | center_crop 40", 7, seed=9)
+    for again in (loader, other):
+        again.set_epoch(5)
+        assert all((one.images == two.images).all() for one, two in zip(batches, again, strict=True))
+    for item in (0, 13, COUNT - 1):
+        image = Image.fromarray(pixels(store, images.key(item)))
+        # As torchvision's Resize and CenterCrop.
+        image = image.resize((48 * image.width // image.height, 48), Image.BILINEAR)
+        left, top = round((image.width - 40) / 2), 4
+        expected = numpy.asarray(image.crop((left, top, left + 40, top + 40))).astype(int)
+        assert numpy.abs(expected - batches[item // 7].images[item % 7]).max() <= 3
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "transparent palette", "16 bits"])
+def test_a_png_has_the_pixels_that_pil_reads(mode):
+    image = picture(1, (37, 23))
+    options = {}
+    if mode == "transparent palette":
+        image, options = image.convert("P"), {"transparency": 3}
+    elif mode == "16 bits":
+        image = Image.fromarray(numpy.asarray(image.convert("L")).astype("uint16") * 257)
+    else:
+        image = image.convert(mode)
+    if mode == "RGBA":
+        image.putalpha(image.getchannel("R"))
+    file = file_of(image, "PNG", **options)
+    expected = numpy.asarray(picture(1, (37, 23)).convert("L").convert("RGB") if mode == "16 bits" else Image.open(io.BytesIO(file)).convert("RGB"))
+    assert (tapetum.apply("decode", file) == expected).all()
+    grey = tapetum.apply(Pipeline.decode(grey=True), file)
+    assert grey.shape == (23, 37, 1) and (grey[..., 0] == numpy.asarray(Image.fromarray(expected).convert("L"))).all()
+    cut = tapetum.apply("decode | center_crop 20x10", file)
+    assert (cut == expected[6:16, 8:28]).all()
+
+
+def interlaced(grey):
+    """A PNG of grey pixels by Adam7, which PIL does not write."""
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    height, width = grey.shape
+    passes = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+    rows = [grey[y, left::across].tobytes() for left, top, across, down in passes for y in range(top, height, down) if left < width]
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 1))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"".join(b"\0" + row for row in rows))) + chunk(b"IEND", b"")
+
+
+def test_interlaced_and_animated_pngs_are_read():
+    grey = numpy.asarray(picture(1, (21, 13)).convert("L"))
+    file = interlaced(grey)
+    assert (numpy.asarray(Image.open(io.BytesIO(file))) == grey).all(), "PIL reads it"
+    assert (tapetum.apply("decode grey", file)[..., 0] == grey).all()
+    image = picture(1, (21, 13))
+    animated = file_of(image, "PNG", save_all=True, append_images=[picture(2, (21, 13))])
+    assert (tapetum.apply("decode", animated) == numpy.asarray(image)).all()
+
+
+def test_a_webp_has_the_pixels_that_pil_reads():
+    image = picture(1, (61, 45))
+    for options, levels in [({"lossless": True}, 0), ({"quality": 90}, 2), ({"quality": 20}, 2)]:
+        for mode in ("RGB", "RGBA"):
+            image = picture(1, (61, 45)).convert(mode)
+            if mode == "RGBA":
+                image.putalpha(image.getchannel("G"))
+            file = file_of(image, "WEBP", exact=True, **options)
+            expected = numpy.asarray(Image.open(io.BytesIO(file)).convert("RGB")).astype(int)
+            found = tapetum.apply("decode", file)
+            assert numpy.abs(found - expected).max() <= levels, (options, mode)
+    animated = file_of(image, "WEBP", save_all=True, append_images=[picture(2, (61, 45))])
+    with pytest.raises(tapetum.PipelineError, match="stage 0, decode: the WebP is an animation: save one of its pictures by itself"):
+        tapetum.apply("decode", animated)
+
+
+def test_pictures_of_all_kinds_are_a_set(tmp_path):
+    folder = tmp_path / "pictures" / "class"
+    folder.mkdir(parents=True)
+    for number, name in enumerate(["a.jpg", "b.png", "c.WEBP"]):
+        picture(number, (40, 30)).save(folder / name, **({"lossless": True} if name.endswith("WEBP") else {}))
+    with tapetum.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
+        images = store.import_images(tmp_path / "pictures")
+        batch = next(iter(Loader(images, "decode | random_resized_crop 16 | flip", 3, seed=1)))
+        assert batch.images.shape == (3, 16, 16, 3) and all(row.any() for row in batch.images)
+        whole = tapetum.run("decode", store.keyspace("images"), "class/b.png")
+        assert (whole == numpy.asarray(picture(1, (40, 30)))).all()
+        cut = tapetum.apply("decode | random_resized_crop 16 | flip", (folder / "c.WEBP").read_bytes(), seed=1, item=2)
+        assert (cut == batch.images[2]).all()
+
+
+def test_hostile_files_are_refused():
+    png = file_of(picture(1, (8, 8)), "PNG")
+    webp = file_of(picture(1, (8, 8)), "WEBP")
+    for file in (png, webp):
+        with pytest.raises(tapetum.PipelineError, match="stage 0, decode: the file ends before its picture does"):
+            tapetum.apply("decode", file[:-20])
+        with pytest.raises(tapetum.PipelineError, match="stage 1, center_crop: the picture is smaller"):
+            tapetum.apply("decode | center_crop 9", file)
+    header = struct.pack(">II", 100_000, 100_000) + png[24:29]
+    huge = png[:16] + header + struct.pack(">I", zlib.crc32(b"IHDR" + header)) + png[33:]
+    with pytest.raises(tapetum.PipelineError, match="more than 67,108,864 pixels"):
+        tapetum.apply("decode", huge)
 
 
 def test_floats_and_planes(store):
@@ -545,19 +663,19 @@ def test_a_loader_that_is_left_ends(store):
     assert store.keyspace("images").get("cats/00.jpg") is not None
 
 
-def test_files_that_are_no_jpeg_are_told(tmp_path):
+def test_files_that_are_no_pictures_are_told(tmp_path):
     folder = tmp_path / "pictures"
     (folder / "cats").mkdir(parents=True)
-    for name in ["cats/a.png", "cats/b.PNG", "cats/notes", "cats/c.jpg", "beside.jpg"]:
+    for name in ["cats/a.gif", "cats/b.GIF", "cats/notes", "cats/c.jpg", "beside.jpg"]:
         picture(1).save(folder / name, format="JPEG")
     with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
-        told = "4 files were left out: 2 .png, 1 .jpg outside the folders of classes, 1 without an ending; .* JPEG"
+        told = "4 files were left out: 2 .gif, 1 .jpg outside the folders of classes, 1 without an ending; pictures are .jpg, .jpeg, .png or .webp files"
         with pytest.warns(UserWarning, match=told) as warned:
             assert len(store.import_images(folder, keyspace="some")) == 1
         assert warned[0].filename == __file__
         (folder / "cats" / "c.jpg").unlink()
         (folder / "beside.jpg").unlink()
-        with pytest.raises(tapetum.Error, match="no .jpg or .jpeg files in .*, but 2 .png, 1 without an ending: .* JPEG"):
+        with pytest.raises(tapetum.Error, match="no .jpg, .jpeg, .png or .webp files in .*, but 2 .gif, 1 without an ending: .* JPEG, PNG or WebP"):
             store.import_images(folder, keyspace="none")
 
 
@@ -568,10 +686,10 @@ def test_a_class_without_pictures_is_refused_and_links_are_followed(tmp_path):
     picture(1).save(folder / "ants" / "a.jpg")
     picture(2).save(elsewhere / "d.jpg")
     with tapetum.Store.open(tmp_path / "data", capacity="64MiB", memory="64MiB") as store:
-        with pytest.raises(tapetum.Error, match="each folder is a class, and .*/cats has no .jpg or .jpeg files: put some there"):
+        with pytest.raises(tapetum.Error, match="each folder is a class, and .*/cats has no .jpg, .jpeg, .png or .webp files: put some there"):
             store.import_images(folder)
-        picture(3).save(folder / "cats" / "c.png")
-        with pytest.raises(tapetum.Error, match="/cats has no .* files, but 1 .png: convert them to JPEG, or take the folder away"):
+        picture(3).save(folder / "cats" / "c.gif")
+        with pytest.raises(tapetum.Error, match="/cats has no .* files, but 1 .gif: convert them to JPEG, PNG or WebP, or take the folder away"):
             store.import_images(folder)
         assert store.keyspaces() == ["default"]
         picture(3).save(folder / "cats" / "c.jpg")

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The kind of a file that should be a JPEG.
+/// The kind of a picture's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     Png,
@@ -15,7 +15,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Recognizes a file that is no JPEG by its first bytes.
+    /// Recognizes a file by its first bytes. A JPEG is unknown here.
     pub fn of(bytes: &[u8]) -> FileKind {
         let brand = bytes.get(4..8);
         match bytes {
@@ -61,10 +61,12 @@ pub enum ImageError {
     Parameters,
     /// The decode did not end by its deadline.
     TooLong,
+    /// A file of several pictures.
+    Animated,
 }
 
 impl ImageError {
-    const ALL: [ImageError; 21] = [
+    const ALL: [ImageError; 22] = [
         ImageError::Empty,
         ImageError::NotJpeg(FileKind::Png),
         ImageError::NotJpeg(FileKind::Gif),
@@ -86,6 +88,7 @@ impl ImageError {
         ImageError::WrongShape,
         ImageError::Parameters,
         ImageError::TooLong,
+        ImageError::Animated,
     ];
     /// Statuses below are those of other programs.
     const CODE_FIRST: u16 = 32;
@@ -107,32 +110,33 @@ impl fmt::Display for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ImageError::Empty => "the value is empty, so there is no picture in it: import the file again",
-            ImageError::NotJpeg(FileKind::Png) => "the file is a PNG, not a JPEG: convert it before it is imported",
-            ImageError::NotJpeg(FileKind::Gif) => "the file is a GIF, not a JPEG: convert it before it is imported",
-            ImageError::NotJpeg(FileKind::WebP) => "the file is a WebP, not a JPEG: convert it before it is imported",
-            ImageError::NotJpeg(FileKind::Bmp) => "the file is a BMP, not a JPEG: convert it before it is imported",
-            ImageError::NotJpeg(FileKind::Tiff) => "the file is a TIFF, not a JPEG: convert it before it is imported",
-            ImageError::NotJpeg(FileKind::Heif) => {
-                "the file is a HEIF or AVIF, not a JPEG: convert it before it is imported"
+            ImageError::NotJpeg(FileKind::Png) => "the file is a PNG, not a JPEG: write decode in place of jpeg_decode",
+            ImageError::NotJpeg(FileKind::WebP) => {
+                "the file is a WebP, not a JPEG: write decode in place of jpeg_decode"
             }
-            ImageError::NotJpeg(FileKind::Unknown) => "the value is no JPEG: leave its key out",
-            ImageError::Truncated => "the JPEG ends before its picture does: import the file again",
-            ImageError::Corrupt => "the JPEG is damaged: import the file again",
+            ImageError::NotJpeg(FileKind::Gif) => "the file is a GIF: convert it to JPEG, PNG or WebP first",
+            ImageError::NotJpeg(FileKind::Bmp) => "the file is a BMP: convert it to JPEG, PNG or WebP first",
+            ImageError::NotJpeg(FileKind::Tiff) => "the file is a TIFF: convert it to JPEG, PNG or WebP first",
+            ImageError::NotJpeg(FileKind::Heif) => "the file is a HEIF or AVIF: convert it to JPEG, PNG or WebP first",
+            ImageError::NotJpeg(FileKind::Unknown) => "the value is no picture: leave its key out",
+            ImageError::Truncated => "the file ends before its picture does: import the file again",
+            ImageError::Corrupt => "the picture's file is damaged: import the file again",
             ImageError::TooManyPixels => "the picture has more than 67,108,864 pixels: make it smaller first",
-            ImageError::Bomb => "the JPEG would become more than 1,000 times its size: it is no photograph",
+            ImageError::Bomb => "the file would become more than 1,000 times its size: it is no photograph",
             ImageError::TooManyScans => "the progressive JPEG has more passes than its size justifies: save it anew",
             ImageError::Unsupported => "the JPEG is lossless or has more than 8 bits a sample: save it as a common one",
             ImageError::OutputTooLarge => "the pixels take more than 64MiB: decode a crop, or a smaller picture",
             ImageError::CropTooLarge => "the picture is smaller than the crop: resize it first",
-            ImageError::NotAFrame => "its input is no decoded picture: let jpeg_decode come first",
+            ImageError::NotAFrame => "its input is no decoded picture: let decode or jpeg_decode come first",
             ImageError::WrongSamples => {
                 "its input has samples of another type or order: let it come before normalize and layout"
             }
             ImageError::WrongShape => "the picture has another shape than the batch: resize or crop all to one",
             ImageError::Parameters => "its parameters are of another version: use a drive of this version",
             ImageError::TooLong => {
-                "the decode did not end by its deadline: leave the picture out, or give jpeg_decode a longer one"
+                "the decode did not end by its deadline: leave the picture out, or give the decode a longer one"
             }
+            ImageError::Animated => "the WebP is an animation: save one of its pictures by itself",
         })
     }
 }

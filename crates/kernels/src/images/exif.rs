@@ -35,7 +35,12 @@ impl Orientation {
 
     /// The orientation of a JPEG file. A file is upright if it states none, or none that can be read.
     pub fn of_jpeg(file: &[u8]) -> Orientation {
-        find_exif(file).and_then(tag_of).and_then(Orientation::of_tag).unwrap_or_default()
+        find_exif(file).map(Orientation::of_tiff).unwrap_or_default()
+    }
+
+    /// The same of EXIF alone, which is a TIFF without pictures.
+    pub fn of_tiff(tiff: &[u8]) -> Orientation {
+        tag_of(tiff).and_then(Orientation::of_tag).unwrap_or_default()
     }
 }
 
@@ -70,7 +75,7 @@ fn tag_of(tiff: &[u8]) -> Option<u16> {
     let bytes = tiff.get(4..)?.first_chunk()?;
     let directory = if is_little { u32::from_le_bytes(*bytes) } else { u32::from_be_bytes(*bytes) } as usize;
     let entries = usize::from(short(directory)?);
-    let mut places = (0..entries).map(|entry| directory + 2 + 12 * entry);
+    let mut places = (0..entries).filter_map(|entry| directory.checked_add(2 + 12 * entry));
     let place = places.find(|place| short(*place) == Some(ORIENTATION))?;
     short(place + 8)
 }

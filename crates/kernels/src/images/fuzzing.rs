@@ -4,9 +4,9 @@
 use super::chance::ImageChance;
 use super::crop::{CropRule, PictureSize};
 use super::frame::{Frame, HEADER_BYTES};
-use super::jpeg::decode_jpeg;
+use super::picture_file::decode_picture;
 use super::plan::ImagePlan;
-use super::stage::{DECODE_DEADLINE_MS, IMAGE_PROGRAMS, ImageStage, JpegOptions};
+use super::stage::{DECODE_DEADLINE_MS, DecodeOptions, IMAGE_PROGRAMS, ImageStage};
 use super::work_clock::standing_clock;
 use super::{FRAME_BYTES_MAX, pixels};
 
@@ -14,17 +14,17 @@ use super::{FRAME_BYTES_MAX, pixels};
 /// rest its place) and two sizes.
 const OPTIONS_BYTES: usize = 3;
 
-fn chance_of(options: &JpegOptions) -> ImageChance {
+fn chance_of(options: &DecodeOptions) -> ImageChance {
     ImageChance { seed: 1, epoch: 2, item: u64::from(options.place) }
 }
 
-fn decode(file: &[u8], options: &JpegOptions) -> Option<Vec<u8>> {
-    let decoded = decode_jpeg(file, options, chance_of(options), &mut standing_clock).ok()?;
+fn decode(file: &[u8], options: &DecodeOptions) -> Option<Vec<u8>> {
+    let decoded = decode_picture(file, options, chance_of(options), &mut standing_clock).ok()?;
     assert!(Frame::pixels(&decoded).is_ok() && decoded.len() <= FRAME_BYTES_MAX, "a frame of pixels");
     Some(decoded)
 }
 
-/// Three bytes of decode options precede the file. If the whole file decodes too, a region has the same pixels as
+/// Three bytes of decode options precede the file, which may be a PNG or WebP too. If the whole file decodes too, a region has the same pixels as
 /// there.
 pub fn jpeg_decode(input: &[u8]) {
     let Some((&[flags, across, down], file)) = input.split_first_chunk::<OPTIONS_BYTES>() else { return };
@@ -39,9 +39,10 @@ pub fn jpeg_decode(input: &[u8]) {
     };
     let scale_to = (flags & 4 != 0).then_some((width, height));
     let (grey, orient) = (flags & 1 != 0, flags & 2 != 0);
-    let options = JpegOptions { grey, orient, crop, place: flags >> 5, scale_to, deadline_ms: DECODE_DEADLINE_MS };
+    let (place, deadline_ms) = (flags >> 5, DECODE_DEADLINE_MS);
+    let options = DecodeOptions { any_kind: true, grey, orient, crop, place, scale_to, deadline_ms };
     let cut = decode(file, &options);
-    let whole = decode(file, &JpegOptions { crop: CropRule::Whole, scale_to: None, ..options });
+    let whole = decode(file, &DecodeOptions { crop: CropRule::Whole, scale_to: None, ..options });
     let (Some(cut), Some(whole), None) = (&cut, &whole, scale_to) else { return };
     if file.windows(2).any(|pair| pair == [0xff, 0xc2]) {
         // Passes may be missing; see the module's first invariant.

@@ -12,7 +12,7 @@ use super::crop::{PictureSize, PixelRect};
 use super::exif::Orientation;
 use super::frame::{FrameShape, HEADER_BYTES, blank};
 use super::libjpeg::{DecodeCall, Refusal};
-use super::stage::JpegOptions;
+use super::stage::DecodeOptions;
 use super::work_clock::{WorkClock, WorkDeadline};
 use super::{EXPANSION_FREE_PIXELS, EXPANSION_MAX, FRAME_BYTES_MAX, ImageChance, PIXELS_MAX, pixels};
 use crate::image_error::{FileKind, ImageError};
@@ -31,7 +31,7 @@ const MARGIN: u32 = 2;
 /// Decodes the part of a file that the options name to a frame, within their deadline by `clock`.
 pub fn decode_jpeg(
     file: &[u8],
-    options: &JpegOptions,
+    options: &DecodeOptions,
     chance: ImageChance,
     clock: &mut WorkClock<'_>,
 ) -> Result<Vec<u8>, ImageError> {
@@ -76,7 +76,7 @@ impl JpegDecoder {
     fn decode(
         self,
         file: &[u8],
-        options: &JpegOptions,
+        options: &DecodeOptions,
         chance: ImageChance,
         mut deadline: WorkDeadline<'_, '_>,
     ) -> Result<Vec<u8>, ImageError> {
@@ -255,7 +255,7 @@ fn scale_of(crop: PixelRect, wanted: Option<(u16, u16)>) -> u32 {
 }
 
 /// A rectangle of the upright picture, in the file's orientation.
-fn turned_back(rect: PixelRect, upright: PictureSize, turn: Orientation) -> PixelRect {
+pub(super) fn turned_back(rect: PixelRect, upright: PictureSize, turn: Orientation) -> PixelRect {
     let PixelRect { mut x, mut y, width, height } = rect;
     if turn.upside_down {
         y = upright.height - y - height;

@@ -4,14 +4,15 @@ use super::frame::{Frame, HEADER_BYTES};
 use super::jpeg::decode_jpeg;
 use super::jpeg_encode::{JpegQuality, encode};
 use super::pixels;
-use super::stage::{DECODE_DEADLINE_MS, JpegOptions};
+use super::stage::{DECODE_DEADLINE_MS, DecodeOptions};
 use super::testing::{exif_segment, jpeg, picture, scan_bomb};
 use super::work_clock::standing_clock;
 use crate::image_error::{FileKind, ImageError};
 use proptest::prelude::*;
 use turbojpeg_sys as tj;
 
-const WHOLE: JpegOptions = JpegOptions {
+const WHOLE: DecodeOptions = DecodeOptions {
+    any_kind: false,
     grey: false,
     orient: false,
     crop: CropRule::Whole,
@@ -20,11 +21,11 @@ const WHOLE: JpegOptions = JpegOptions {
     deadline_ms: DECODE_DEADLINE_MS,
 };
 
-fn decode(file: &[u8], options: JpegOptions) -> Result<Vec<u8>, ImageError> {
+fn decode(file: &[u8], options: DecodeOptions) -> Result<Vec<u8>, ImageError> {
     decode_item(file, options, 0)
 }
 
-fn decode_item(file: &[u8], options: JpegOptions, item: u64) -> Result<Vec<u8>, ImageError> {
+fn decode_item(file: &[u8], options: DecodeOptions, item: u64) -> Result<Vec<u8>, ImageError> {
     decode_jpeg(file, &options, ImageChance { item, ..ImageChance::default() }, &mut standing_clock)
 }
 
@@ -59,9 +60,9 @@ proptest! {
         let file = jpeg(width, height, JpegQuality { quality: 80, sampling, progressive });
         let file = with_segment(&file, &exif_segment(tag, true));
         let crop = CropRule::RandomResized { scale: (0.02, 0.9), ratio: (0.4, 2.5) };
-        let options = JpegOptions { grey, orient: true, crop, place: 3, ..WHOLE };
+        let options = DecodeOptions { grey, orient: true, crop, place: 3, ..WHOLE };
         let cut = decode_item(&file, options, item).unwrap();
-        let full = decode(&file, JpegOptions { crop: CropRule::Whole, ..options }).unwrap();
+        let full = decode(&file, DecodeOptions { crop: CropRule::Whole, ..options }).unwrap();
         let full = Frame::pixels(&full).unwrap();
         let mut draws = ImageChance { item, ..ImageChance::default() }.draws(3);
         let rect = crop.rect(full.shape.size(), &mut draws).unwrap();
@@ -96,7 +97,7 @@ fn a_file_becomes_about_the_pixels_that_it_was_made_of() {
 fn scaling_gives_at_least_the_size_that_is_wanted() {
     let file = jpeg(800, 600, JpegQuality { sampling: 2, ..JpegQuality::default() });
     let size = |scale_to, crop| {
-        let frame = decode(&file, JpegOptions { scale_to: Some(scale_to), crop, ..WHOLE }).unwrap();
+        let frame = decode(&file, DecodeOptions { scale_to: Some(scale_to), crop, ..WHOLE }).unwrap();
         let shape = Frame::pixels(&frame).unwrap().shape;
         (shape.width, shape.height)
     };
@@ -117,7 +118,7 @@ fn inks_are_mixed() {
     let expected = [200, 0, 100];
     assert!(pixel.iter().zip(expected).all(|(one, other)| one.abs_diff(other) <= 3), "{pixel:?}");
     let crop = CropRule::Center { width: 10, height: 20 };
-    let grey = decode(&file, JpegOptions { grey: true, crop, ..WHOLE }).unwrap();
+    let grey = decode(&file, DecodeOptions { grey: true, crop, ..WHOLE }).unwrap();
     assert_eq!(Frame::pixels(&grey).unwrap().shape.bytes(), 200);
 }
 
@@ -136,7 +137,7 @@ fn files_that_are_no_pictures_are_named() {
     let stump = [&file[..file.len() / 2], &[0xff, 0xd9]].concat();
     assert_eq!(refused(&stump), ImageError::Truncated);
     let crop = CropRule::Center { width: 161, height: 5 };
-    assert_eq!(decode(&file, JpegOptions { crop, ..WHOLE }).unwrap_err(), ImageError::CropTooLarge);
+    assert_eq!(decode(&file, DecodeOptions { crop, ..WHOLE }).unwrap_err(), ImageError::CropTooLarge);
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn decode_timed(file: &[u8], deadline_ms: u32) -> (u64, Result<Vec<u8>, ImageErr
         asked += 1;
         Some(asked * 1_000_000)
     };
-    let decoded = decode_jpeg(file, &JpegOptions { deadline_ms, ..WHOLE }, ImageChance::default(), &mut clock);
+    let decoded = decode_jpeg(file, &DecodeOptions { deadline_ms, ..WHOLE }, ImageChance::default(), &mut clock);
     (asked, decoded)
 }
 

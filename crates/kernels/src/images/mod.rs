@@ -1,6 +1,6 @@
-//! Pictures: JPEG files become pixels, and pixels become what a training step takes.
+//! Pictures: JPEG, PNG and WebP files become pixels, and pixels become what a training step takes.
 //!
-//! Every operation takes the bytes of one picture and gives the bytes of one: a JPEG file, or a `Frame`, which says its size, the type of
+//! Every operation takes the bytes of one picture and gives the bytes of one: a file, or a `Frame`, which says its size, the type of
 //! its samples and their order. `ImageStage` is one operation with its parameters, as a program of the drive gets them; `ImagePlan`
 //! is a list of them that was written as text and checked.
 //!
@@ -24,13 +24,18 @@ mod jpeg_encode;
 mod jpeg_tests;
 mod libjpeg;
 mod order;
+mod picture_file;
+#[cfg(test)]
+mod picture_file_tests;
 mod pixels;
 mod plan;
 mod plan_text;
+mod png;
 mod resize;
 mod stage;
 #[doc(hidden)]
 pub mod testing;
+mod webp;
 mod work_clock;
 
 pub use self::{
@@ -40,9 +45,10 @@ pub use self::{
     jpeg::decode_jpeg,
     jpeg_encode::{JpegQuality, encode_jpeg},
     order::epoch_order,
+    picture_file::decode_picture,
     plan::{BATCH_MAX, ImagePlan, PLAN_STAGES_MAX, PlanError, PlanProblem, PlannedStage, WrittenStage},
     resize::ResizeRule,
-    stage::{DECODE_DEADLINE_MS, DECODE_DEADLINE_MS_MAX, IMAGE_PROGRAMS, ImageStage, JpegOptions},
+    stage::{DECODE_DEADLINE_MS, DECODE_DEADLINE_MS_MAX, DecodeOptions, IMAGE_PROGRAMS, ImageStage},
     work_clock::{WorkClock, standing_clock},
 };
 pub use crate::image_error::{FileKind, ImageError};

@@ -11,14 +11,16 @@ pub fn cmyk_row(row: &[u8], out: &mut [u8], channels: u8) {
         let mixed = |ink: u8| ((u32::from(ink) * u32::from(inks[3]) + 127) / 255) as u8;
         let colours = [mixed(inks[0]), mixed(inks[1]), mixed(inks[2])];
         match pixel {
-            // The weights of ITU-R BT.601.
-            [grey] => {
-                let [r, g, b] = colours.map(u32::from);
-                *grey = ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8;
-            }
+            [grey] => *grey = luminance(colours),
             pixel => pixel.copy_from_slice(&colours),
         }
     }
+}
+
+/// Red, green and blue as one grey, with the weights of ITU-R BT.601.
+pub fn luminance(colours: [u8; 3]) -> u8 {
+    let [r, g, b] = colours.map(u32::from);
+    ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
 }
 
 /// A frame of pixels stood upright.

@@ -1,13 +1,13 @@
 //! A pipeline for pictures, as its author wrote it and as the drive runs it.
 //!
-//! It is checked when it is made: each stage must take the output of the one before. A crop right behind `jpeg_decode`
+//! It is checked when it is made: each stage must take the output of the one before. A crop right behind `decode` or `jpeg_decode`
 //! moves into the decoder, which then decodes only that part. So the drive's stages may be fewer than the written ones,
 //! or others.
 
 use super::crop::{CropRule, PictureSize};
 use super::frame::FrameShape;
 use super::resize::ResizeRule;
-use super::stage::{ImageStage, JpegOptions, KnownShape};
+use super::stage::{DecodeOptions, ImageStage, KnownShape};
 use super::{FRAME_BYTES_MAX, PIXELS_MAX};
 use crate::image_error::ImageError;
 use std::fmt;
@@ -19,11 +19,26 @@ pub const BATCH_MAX: u32 = 65_536;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum WrittenStage {
-    JpegDecode { grey: bool, orient: bool, scaled: bool, deadline_ms: u32 },
+    /// `any_kind`: written as `decode`, which takes PNG and WebP too.
+    JpegDecode {
+        any_kind: bool,
+        grey: bool,
+        orient: bool,
+        scaled: bool,
+        deadline_ms: u32,
+    },
     Resize(ResizeRule),
-    Crop { crop: CropRule, size: Option<(u16, u16)> },
-    Flip { probability: f32 },
-    Normalize { mean: [f32; 3], deviation: [f32; 3] },
+    Crop {
+        crop: CropRule,
+        size: Option<(u16, u16)>,
+    },
+    Flip {
+        probability: f32,
+    },
+    Normalize {
+        mean: [f32; 3],
+        deviation: [f32; 3],
+    },
     Layout(super::SampleOrder),
     Batch(u32),
 }
@@ -59,7 +74,7 @@ pub enum PlanProblem {
     UnknownWord(String),
     NoSize,
     BadNumber(String),
-    /// The first stage is not `jpeg_decode`.
+    /// The first stage is neither `decode` nor `jpeg_decode`.
     NotDecoded,
     DecodedTwice,
     ScaledToNothing,
@@ -87,12 +102,18 @@ impl fmt::Display for PlanError {
                 write!(f, "write stages with | between them, such as 'jpeg_decode | random_resized_crop 224 | flip'")
             }
             PlanProblem::UnknownStage => {
-                write!(f, "there is no such stage; there are {}, resnet50, alexnet", super::IMAGE_PROGRAMS.join(", "))
+                write!(
+                    f,
+                    "there is no such stage; there are decode, {}, resnet50, alexnet",
+                    super::IMAGE_PROGRAMS.join(", ")
+                )
             }
             PlanProblem::UnknownWord(word) => write!(f, "{word:?} means nothing to it"),
             PlanProblem::NoSize => write!(f, "it needs a size, such as 224 or 320x240 (width x height)"),
             PlanProblem::BadNumber(word) => write!(f, "{word:?} is no number that it takes"),
-            PlanProblem::NotDecoded => write!(f, "its input is a file, not a picture: let jpeg_decode come first"),
+            PlanProblem::NotDecoded => {
+                write!(f, "its input is a file, not a picture: let decode or jpeg_decode come first")
+            }
             PlanProblem::DecodedTwice => write!(f, "its input is decoded already: leave it out"),
             PlanProblem::ScaledToNothing => {
                 write!(f, "scaled needs the size that is wanted: let resize or random_resized_crop come next")
@@ -142,13 +163,14 @@ impl ImagePlan {
             _ => {}
         }
         let added = match *stage {
-            WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
+            WrittenStage::JpegDecode { any_kind, grey, orient, scaled, deadline_ms } => {
                 let scale_to = match next {
                     Some(next) if scaled => Some(next.wanted().ok_or(PlanProblem::ScaledToNothing)?),
                     // Alone, a decode is the beginning of a pipeline that methods compose.
                     _ => None,
                 };
-                ImageStage::JpegDecode(JpegOptions {
+                ImageStage::JpegDecode(DecodeOptions {
+                    any_kind,
                     grey,
                     orient,
                     crop: CropRule::Whole,
@@ -192,7 +214,7 @@ impl ImagePlan {
     }
 
     /// The decoder that takes over a crop at this place: the stage right before it, which has no crop yet.
-    fn decoder_before(&mut self, place: usize) -> Option<&mut JpegOptions> {
+    fn decoder_before(&mut self, place: usize) -> Option<&mut DecodeOptions> {
         match self.stages.last_mut() {
             Some(PlannedStage { stage: ImageStage::JpegDecode(options), written }) if *written + 1 == place => {
                 // The decoder's `scale_to` already is the size that this crop wants.
@@ -275,6 +297,7 @@ fn refuse_too_large(shape: KnownShape, side: Option<u16>) -> Result<(), PlanProb
 impl WrittenStage {
     pub fn name(&self) -> &'static str {
         match self {
+            WrittenStage::JpegDecode { any_kind: true, .. } => "decode",
             WrittenStage::JpegDecode { .. } => "jpeg_decode",
             WrittenStage::Resize(_) => "resize",
             WrittenStage::Crop { crop: CropRule::Center { .. } | CropRule::Whole, .. } => "center_crop",

@@ -45,7 +45,8 @@ fn stage(text: &str) -> Result<WrittenStage, PlanProblem> {
     let name = words.next().ok_or(PlanProblem::Empty)?;
     let words: Vec<&str> = words.collect();
     match name {
-        "jpeg_decode" => decode(&words),
+        "decode" => decode(true, &words),
+        "jpeg_decode" => decode(false, &words),
         "resize" => Ok(WrittenStage::Resize(match only(&words)?.ok_or(PlanProblem::NoSize)? {
             word if word.contains('x') => {
                 let (width, height) = size(word)?;
@@ -83,7 +84,7 @@ fn stage(text: &str) -> Result<WrittenStage, PlanProblem> {
     }
 }
 
-fn decode(words: &[&str]) -> Result<WrittenStage, PlanProblem> {
+fn decode(any_kind: bool, words: &[&str]) -> Result<WrittenStage, PlanProblem> {
     let (mut grey, mut orient, mut scaled, mut deadline_ms) = (false, false, false, DECODE_DEADLINE_MS);
     for word in words {
         match (*word, word.split_once('=')) {
@@ -94,7 +95,7 @@ fn decode(words: &[&str]) -> Result<WrittenStage, PlanProblem> {
             (word, _) => return Err(PlanProblem::UnknownWord(word.into())),
         }
     }
-    Ok(WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms })
+    Ok(WrittenStage::JpegDecode { any_kind, grey, orient, scaled, deadline_ms })
 }
 
 fn random_resized(words: &[&str]) -> Result<WrittenStage, PlanProblem> {
@@ -186,7 +187,7 @@ impl fmt::Display for WrittenStage {
         };
         let numbers = |numbers: &[f32]| numbers.iter().map(f32::to_string).collect::<Vec<_>>().join(",");
         match *self {
-            WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms } => {
+            WrittenStage::JpegDecode { grey, orient, scaled, deadline_ms, .. } => {
                 let words = [(grey, " grey"), (orient, " orient"), (scaled, " scaled")];
                 words.iter().filter(|(is, _)| *is).try_for_each(|(_, word)| f.write_str(word))?;
                 match deadline_ms {
@@ -263,6 +264,8 @@ mod tests {
             "jpeg_decode",
             "jpeg_decode grey orient scaled | random_resized_crop 224x160 scale=0.25..1 ratio=1..2 | flip 0.25",
             "jpeg_decode scaled",
+            "decode",
+            "decode grey orient deadline=3 | center_crop 9",
             "jpeg_decode deadline=0.001",
             "jpeg_decode orient deadline=86400",
             "jpeg_decode | resize 256 | center_crop 224 | normalize mean=0,0,0 std=1,1,0.5 | layout chw | batch 128",
@@ -282,6 +285,8 @@ mod tests {
         let names = |text| plan(text).stages().iter().map(|planned| planned.stage.name()).collect::<Vec<_>>();
         assert_eq!(names("resnet50"), ["jpeg_decode", "resize", "flip"]);
         assert_eq!(names("jpeg_decode | center_crop 9"), ["jpeg_decode"]);
+        assert_eq!(names("decode | random_resized_crop 9 | flip"), ["jpeg_decode", "resize", "flip"]);
+        assert_eq!(plan("decode | flip").written_name(0, 2), Some((0, "decode")));
         assert_eq!(names("alexnet | batch 1"), ["jpeg_decode", "resize", "random_crop", "flip", "batch"]);
         let written = plan("resnet50 | batch 9");
         assert_eq!(written.written_name(1, 2), Some((1, "random_resized_crop")));

@@ -3,7 +3,7 @@
 use super::chance::ImageChance;
 use super::crop::{CropRule, PictureSize};
 use super::frame::{Frame, FrameShape, HEADER_BYTES, SampleOrder, SampleType};
-use super::jpeg::decode_jpeg;
+use super::picture_file::decode_picture;
 use super::resize::{ResizeRule, resize};
 use super::work_clock::{WorkClock, standing_clock};
 use super::{FRAME_BYTES_MAX, pixels};
@@ -28,9 +28,11 @@ pub const DECODE_DEADLINE_MS: u32 = 20_000;
 /// The longest deadline that a plan can set: a day.
 pub const DECODE_DEADLINE_MS_MAX: u32 = 86_400_000;
 
-/// The part of a JPEG file to decode, and how to decode it.
+/// The part of a picture's file to decode, and how to decode it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct JpegOptions {
+pub struct DecodeOptions {
+    /// Whether files of other kinds than JPEG are decoded too.
+    pub any_kind: bool,
     /// One channel instead of three.
     pub grey: bool,
     /// Whether the picture is turned upright as EXIF says.
@@ -38,7 +40,7 @@ pub struct JpegOptions {
     pub crop: CropRule,
     /// The crop's place in its pipeline, for its chance.
     pub place: u8,
-    /// A crop at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
+    /// Of a JPEG: a crop at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
     pub scale_to: Option<(u16, u16)>,
     /// A decode that works longer on one picture is an error.
     pub deadline_ms: u32,
@@ -46,7 +48,7 @@ pub struct JpegOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ImageStage {
-    JpegDecode(JpegOptions),
+    JpegDecode(DecodeOptions),
     Resize(ResizeRule),
     /// Crops decoded pixels.
     Crop {
@@ -71,7 +73,7 @@ pub enum ImageStage {
 
 // Parameters, little-endian. All begin with a byte of flags:
 //
-//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
+//   jpeg_decode    flags u8 (1 grey, 2 orient, 4 scaled, 8 any kind) · place u8 · width u16 · height u16 · crop 17 · deadline in ms u32
 //   resize         flags u8 (1 short) · width u16 · height u16
 //   *_crop         flags u8 (1 resized) · place u8 · width u16 · height u16 · crop 17
 //   flip           flags u8 · place u8 · probability f32
@@ -81,6 +83,7 @@ pub enum ImageStage {
 const FLAG_GREY: u8 = 1;
 const FLAG_ORIENT: u8 = 2;
 const FLAG_SCALED: u8 = 4;
+const FLAG_ANY_KIND: u8 = 8;
 const FLAG_SHORT: u8 = 1;
 const FLAG_RESIZED: u8 = 1;
 
@@ -142,9 +145,10 @@ impl ImageStage {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match *self {
-            ImageStage::JpegDecode(JpegOptions { grey, orient, crop, place, scale_to, deadline_ms }) => {
+            ImageStage::JpegDecode(DecodeOptions { any_kind, grey, orient, crop, place, scale_to, deadline_ms }) => {
                 let flag = |is: bool, flag| if is { flag } else { 0 };
-                out.push(flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT) | flag(scale_to.is_some(), FLAG_SCALED));
+                let of_pixels = flag(grey, FLAG_GREY) | flag(orient, FLAG_ORIENT);
+                out.push(of_pixels | flag(scale_to.is_some(), FLAG_SCALED) | flag(any_kind, FLAG_ANY_KIND));
                 put_crop(&mut out, place, scale_to, crop);
                 out.extend_from_slice(&deadline_ms.to_le_bytes());
             }
@@ -181,11 +185,12 @@ impl ImageStage {
             "jpeg_decode" => {
                 let (flags, place, size) = (from.byte()?, from.byte()?, from.size()?);
                 let (crop, deadline_ms) = (CropRule::decode(&from.take()?)?, from.word()?);
-                let is_known = flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED) == 0;
+                let is_known = flags & !(FLAG_GREY | FLAG_ORIENT | FLAG_SCALED | FLAG_ANY_KIND) == 0;
                 if !is_known || !(1..=DECODE_DEADLINE_MS_MAX).contains(&deadline_ms) {
                     return Err(ImageError::Parameters);
                 }
-                ImageStage::JpegDecode(JpegOptions {
+                ImageStage::JpegDecode(DecodeOptions {
+                    any_kind: flags & FLAG_ANY_KIND != 0,
                     grey: flags & FLAG_GREY != 0,
                     orient: flags & FLAG_ORIENT != 0,
                     crop,
@@ -246,7 +251,7 @@ impl ImageStage {
         self.apply_timed(input, chance, &mut standing_clock)
     }
 
-    /// Applies the stage to `input`: a JPEG file, or a frame.
+    /// Applies the stage to `input`: a picture's file, or a frame.
     pub fn apply_timed(
         &self,
         input: Vec<u8>,
@@ -257,7 +262,7 @@ impl ImageStage {
             return Err(ImageError::OutputTooLarge);
         }
         match *self {
-            ImageStage::JpegDecode(ref options) => decode_jpeg(&input, options, chance, clock),
+            ImageStage::JpegDecode(ref options) => decode_picture(&input, options, chance, clock),
             ImageStage::Resize(rule) => resize(Frame::pixels(&input)?, rule),
             ImageStage::Crop { crop, place, size } => {
                 let frame = Frame::pixels(&input)?;

@@ -9,7 +9,7 @@ use crate::cli::keyspace_arguments::keyspace_name;
 
 #[derive(Debug, Subcommand)]
 pub enum ImportCommand {
-    /// Import a folder of JPEG files, a folder a class, for pipelines and for training
+    /// Import a folder of JPEG, PNG and WebP files, a folder a class, for pipelines and for training
     Images {
         /// The folder
         dir: PathBuf,

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tapetum::images::{Frame, ImageSet, ImportReport, JpegQuality, PictureFile, PictureFolder, encode_jpeg};
+use tapetum::images::{
+    ENDINGS_NAMED, Frame, ImageSet, ImportReport, JpegQuality, PictureFile, PictureFolder, encode_jpeg,
+};
 use tapetum_kernels::scan::Scalar;
 use tapetum_service::caller::{Caller, CallerLeft};
 use tapetum_service::failure::{Failure, FailureKind};
@@ -33,7 +35,7 @@ pub fn import(ImportCommand::Images { dir, keyspace, store, creation }: &ImportC
     let report = reached.close(done)?;
     let left_out = match report.left_out.files() {
         0 => String::new(),
-        _ => format!("; left out, since pictures are .jpg or .jpeg files: {}", report.left_out),
+        _ => format!("; left out, since pictures are {ENDINGS_NAMED} files: {}", report.left_out),
     };
     let (files, classes, bytes) = (report.files, report.classes, size::shown(report.bytes));
     let done =

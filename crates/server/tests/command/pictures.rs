@@ -26,7 +26,7 @@ fn an_import_that_fails_before_its_first_picture_leaves_no_keyspace() {
     assert!(!scratch.join("data").exists());
     fs::create_dir(scratch.join("empty")).unwrap();
     let told = failed(import(&scratch, "empty", &create));
-    assert!(told.contains("there are no .jpg or .jpeg files"), "{told}");
+    assert!(told.contains("there are no .jpg, .jpeg, .png or .webp files"), "{told}");
     assert!(!scratch.join("data").exists());
     // The content of such a file is checked only when it is decoded.
     fs::create_dir_all(scratch.join("pictures/class")).unwrap();

@@ -1,6 +1,6 @@
 //! A folder of pictures becomes a set: a folder a class, as torchvision's `ImageFolder` has them, or files without classes.
 //!
-//! An item's key is its path below the folder, its flags are its class. Files are taken as they are; a file that is no JPEG in spite of its name is
+//! An item's key is its path below the folder, its flags are its class. Files are taken as they are; a file that is no picture in spite of its name is
 //! reported when it is decoded. A class may be a link to a folder; links below it are not followed. If a folder is imported again, its items are
 //! overwritten.
 
@@ -19,6 +19,11 @@ use tapetum_kernels::record::KEY_BYTES_MAX;
 
 /// Files on their way to the log at once.
 const PUTS_MAX: usize = 64;
+
+/// Endings of the files that are taken.
+const ENDINGS: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
+/// The same in words.
+pub const ENDINGS_NAMED: &str = ".jpg, .jpeg, .png or .webp";
 
 /// Endings of files that are named when they are left out.
 const ENDINGS_TOLD: usize = 8;
@@ -70,12 +75,12 @@ pub enum ImportError {
         path: PathBuf,
         error: io::Error,
     },
-    /// The folder has no JPEG files.
+    /// The folder has no pictures.
     Nothing {
         folder: PathBuf,
         left_out: LeftOut,
     },
-    /// Folders beside it have JPEG files: without it, labels would be those of other classes than where it has some.
+    /// Folders beside it have pictures: without it, labels would be those of other classes than where it has some.
     EmptyClass {
         folder: PathBuf,
         left_out: LeftOut,
@@ -97,17 +102,17 @@ impl fmt::Display for ImportError {
         match self {
             ImportError::Read { path, error } => write!(f, "cannot read {}: {error}", path.display()),
             ImportError::Nothing { folder, left_out } => {
-                write!(f, "there are no .jpg or .jpeg files in {}, nor in its folders", folder.display())?;
+                write!(f, "there are no {ENDINGS_NAMED} files in {}, nor in its folders", folder.display())?;
                 match left_out.files() {
                     0 => write!(f, ": give a folder that has some"),
-                    _ => write!(f, ", but {left_out}: pictures must be JPEG, so convert them first"),
+                    _ => write!(f, ", but {left_out}: convert them to JPEG, PNG or WebP first"),
                 }
             }
             ImportError::EmptyClass { folder, left_out } => {
-                write!(f, "each folder is a class, and {} has no .jpg or .jpeg files", folder.display())?;
+                write!(f, "each folder is a class, and {} has no {ENDINGS_NAMED} files", folder.display())?;
                 match left_out.files() {
                     0 => write!(f, ": put some there, or take the folder away"),
-                    _ => write!(f, ", but {left_out}: convert them to JPEG, or take the folder away"),
+                    _ => write!(f, ", but {left_out}: convert them to JPEG, PNG or WebP, or take the folder away"),
                 }
             }
             ImportError::Put { path, error } => write!(f, "{}: {error}", path.display()),
@@ -281,7 +286,7 @@ impl PictureFolder {
 
     fn add(&mut self, root: &Path, path: PathBuf, label: u32) -> Result<(), ImportError> {
         let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_ascii_lowercase);
-        if !matches!(ending.as_deref(), Some("jpg" | "jpeg")) {
+        if !ending.is_some_and(|ending| ENDINGS.contains(&&*ending)) {
             self.left_out.add(&path, false);
             return Ok(());
         }

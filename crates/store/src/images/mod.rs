@@ -18,7 +18,7 @@ mod reader;
 mod set;
 
 pub use bound_plan::{BoundPlan, OutputRoom};
-pub use import::{ImportError, ImportReport, LeftOut, PictureFile, PictureFolder, import_folder};
+pub use import::{ENDINGS_NAMED, ImportError, ImportReport, LeftOut, PictureFile, PictureFolder, import_folder};
 pub use loader::{LoaderOptions, LoaderStats, PictureLoader};
 pub use picture_error::{PictureError, PictureProblem};
 pub use reader::{BatchRequest, PictureBatch};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! attachment:  the random choices' seed ([`ImageChance`]); without one it is all zero
-//! input:       jpeg_decode: a JPEG file; the others: a frame
+//! input:       jpeg_decode: a JPEG file, or a PNG or WebP where its parameters allow it; the others: a frame
 //! output:      a frame; of batch its samples alone
 //! ```
 //! A failure is [`Status::Program`] with the code of an [`ImageError`]. A long stage ends when its picture is no longer wanted, and at its
@@ -35,8 +35,8 @@ fn failed(error: ImageError) -> Status {
 
 impl Program for ImageProgram {
     fn descriptor(&self) -> ProgramDescriptor {
-        // Version 2 of jpeg_decode has a deadline among its parameters.
-        let version = if self.name == "jpeg_decode" { 2 } else { 1 };
+        // Version 2 of jpeg_decode has a deadline among its parameters, version 3 takes PNG and WebP.
+        let version = if self.name == "jpeg_decode" { 3 } else { 1 };
         ProgramDescriptor { name: self.name, version, is_stream: true }
     }
 
