@@ -6,9 +6,12 @@ The photographs are those that scikit-image and scikit-learn bring (``pip instal
 given with ``--photographs``, such as /usr/share/backgrounds/mate of Debian's mate-backgrounds. The same options make the same files.
 """
 
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 from PIL import Image
@@ -23,18 +26,19 @@ SUFFIXES = {".jpg", ".jpeg", ".png"}
 SHARE_LEAST = 0.4
 
 
-def packaged():
+def packaged() -> list[Path]:
     """The files of the installed packages."""
-    files = []
+    files: list[Path] = []
     for package, names in PACKAGED.items():
         spec = importlib.util.find_spec(package)
-        if spec is not None:
+        if spec is not None and spec.submodule_search_locations:
             files += [Path(spec.submodule_search_locations[0]) / name for name in names]
     return files
 
 
-def photographs(folders, size=(1, 1)):
+def photographs(folders: Iterable[str | Path], size: tuple[int, int] = (1, 1)) -> dict[str, Image.Image]:
     """The photographs below the folders, or the packages'; of those at least as large as ``size``. By name."""
+    folders = list(folders)
     files = [file for folder in folders for file in sorted(Path(folder).rglob("*")) if file.suffix.lower() in SUFFIXES]
     found = {}
     for file in files if folders else packaged():
@@ -44,17 +48,25 @@ def photographs(folders, size=(1, 1)):
     return found
 
 
-def part(photograph, size, chance, share_least=SHARE_LEAST):
+def part(photograph: Image.Image, size: tuple[int, int], chance: random.Random, share_least: float = SHARE_LEAST) -> Image.Image:
     """A part of a photograph, of any place and scale, in this size."""
     largest = min(photograph.width / size[0], photograph.height / size[1])
     scale = largest * chance.uniform(share_least, 1.0)
     width, height = int(size[0] * scale), int(size[1] * scale)
     left, top = chance.randint(0, photograph.width - width), chance.randint(0, photograph.height - height)
     box = (left, top, left + width, top + height)
-    return photograph.resize(size, Image.BILINEAR, box, reducing_gap=None)
+    return photograph.resize(size, Image.Resampling.BILINEAR, box, reducing_gap=None)
 
 
-def make(folder, photographs, count, size, quality=90, seed=0, share_least=SHARE_LEAST):
+def make(
+    folder: str | Path,
+    photographs: dict[str, Image.Image],
+    count: int,
+    size: tuple[int, int],
+    quality: int = 90,
+    seed: int = 0,
+    share_least: float = SHARE_LEAST,
+) -> None:
     """Writes ``count`` parts of each photograph as FOLDER/NAME/NUMBER.jpg."""
     for name, photograph in photographs.items():
         chance = random.Random(f"{seed} {name}")
@@ -63,12 +75,12 @@ def make(folder, photographs, count, size, quality=90, seed=0, share_least=SHARE
             part(photograph, size, chance, share_least).save(Path(folder) / name / f"{number:04}.jpg", quality=quality)
 
 
-def sizes(text):
+def sizes(text: str) -> tuple[int, int]:
     width, height = text.split("x")
     return int(width), int(height)
 
 
-def main():
+def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", type=Path)
     options.add_argument("--count", type=int, default=200, help="parts of each photograph")

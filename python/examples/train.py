@@ -9,13 +9,17 @@ papers, in small; on a GPU it is ``--model resnet50 --size 224 --batch 64 --devi
 packages python3-torch and python3-torchvision do, or those of PyPI.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
 import os
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision
@@ -31,10 +35,12 @@ DRIVE = ("drive-", "tapetum-unit", "tapetum-mover")
 class ThreadSeconds:
     """CPU time of the threads of processes whose names begin so, those included that have ended since they were looked at."""
 
-    def __init__(self, names):
-        self.names, self.is_ours, self.taken = names, {}, {}
+    def __init__(self, names: str | tuple[str, ...]) -> None:
+        self.names = names
+        self.is_ours: dict[Path, bool] = {}
+        self.taken: dict[Path, float] = {}
 
-    def look(self, process="self"):
+    def look(self, process: int | str = "self") -> None:
         for task in Path(f"/proc/{process}/task").iterdir():
             try:
                 if task not in self.is_ours:
@@ -45,14 +51,14 @@ class ThreadSeconds:
                 # It ended meanwhile.
                 pass
 
-    def seconds(self):
+    def seconds(self) -> float:
         return sum(self.taken.values())
 
 
 class FromTapetum:
     """Pictures of the store, made by its drive's programs on threads of this process."""
 
-    def __init__(self, given):
+    def __init__(self, given: argparse.Namespace) -> None:
         import tapetum
         import tapetum.torch
 
@@ -62,33 +68,33 @@ class FromTapetum:
         except tapetum.Error:
             images = self.store.import_images(given.folder)
         pipeline = f"jpeg_decode | random_resized_crop {given.size} | flip | layout chw"
-        options = {"shuffle": True, "drop_last": True, "seed": given.seed}
+        options: dict[str, Any] = {"shuffle": True, "drop_last": True, "seed": given.seed}
         options |= {"threads": max(given.workers, 1), "pin_memory": given.device == "cuda"}
         self.loader = tapetum.torch.Loader(images, pipeline, given.batch, **options)
         self.classes, self.picture_bytes = images.classes, 3 * given.size**2
         self.host, self.drive = ThreadSeconds("tapetum-loader"), ThreadSeconds(DRIVE)
 
-    def look(self):
+    def look(self) -> None:
         self.host.look()
         self.drive.look()
 
-    def seconds(self):
+    def seconds(self) -> tuple[float, float]:
         return self.host.seconds(), self.drive.seconds()
 
-    def stages(self):
+    def stages(self) -> dict[str, float]:
         """Microseconds a picture of each of the drive's programs."""
         stages = {name: of for name, of in self.store.stages().items() if of["tasks"] > 0}
         pictures = stages["batch"]["bytes_out"] / self.picture_bytes
         return {name: of["unit_us"] / pictures for name, of in stages.items()}
 
-    def close(self):
+    def close(self) -> None:
         self.store.close()
 
 
 class FromFiles:
     """The same of files through a DataLoader, decoded by PIL as most do, or by torchvision."""
 
-    def __init__(self, given):
+    def __init__(self, given: argparse.Namespace) -> None:
         steps = [transforms.RandomResizedCrop(given.size), transforms.RandomHorizontalFlip()]
         if given.loader == "torch":
             dataset = torchvision.datasets.ImageFolder(given.folder, transforms.Compose([*steps, transforms.PILToTensor()]))
@@ -108,30 +114,30 @@ class FromFiles:
         self.host = ThreadSeconds("")
 
     @staticmethod
-    def read(file):
+    def read(file: str) -> torch.Tensor:
         return torchvision.io.decode_jpeg(torchvision.io.read_file(file), torchvision.io.ImageReadMode.RGB)
 
     @staticmethod
-    def started(_worker):
+    def started(_worker: int) -> None:
         torch.set_num_threads(1)
 
-    def look(self):
+    def look(self) -> None:
         for worker in getattr(self.loader._iterator, "_workers", []):
             if worker.is_alive():
                 self.host.look(worker.pid)
 
-    def seconds(self):
+    def seconds(self) -> tuple[float, float]:
         return self.host.seconds(), 0.0
 
-    def stages(self):
+    def stages(self) -> dict[str, float]:
         return {}
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 @contextlib.contextmanager
-def held_to(core):
+def held_to(core: int | None) -> Iterator[None]:
     """Threads and processes that are started within are held to this core."""
     before = os.sched_getaffinity(0)
     if core is not None:
@@ -140,7 +146,7 @@ def held_to(core):
     os.sched_setaffinity(0, before)
 
 
-def endless(source, core):
+def endless(source: FromTapetum | FromFiles, core: int | None) -> Iterator[Any]:
     while True:
         # What loads is started with the first batch of a pass, and threads of the one before end then.
         source.look()
@@ -154,7 +160,7 @@ def endless(source, core):
 class Trainer:
     """A model and what a step does with a batch."""
 
-    def __init__(self, given, classes):
+    def __init__(self, given: argparse.Namespace, classes: int) -> None:
         torch.manual_seed(given.seed)
         self.device, self.is_half = torch.device(given.device), given.half
         memory = torch.channels_last if given.half else torch.contiguous_format
@@ -164,7 +170,7 @@ class Trainer:
         self.mean, self.deviation = (torch.tensor(of, device=self.device).view(1, 3, 1, 1) * 255 for of in of_channels)
         self.memory = memory
 
-    def step(self, pictures, labels):
+    def step(self, pictures: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         pictures, labels = (tensor.to(self.device, non_blocking=True) for tensor in (pictures, labels))
         normal = ((pictures.float() - self.mean) / self.deviation).contiguous(memory_format=self.memory)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_half):
@@ -174,7 +180,7 @@ class Trainer:
         self.optimizer.step()
         return loss.detach()
 
-    def finish(self):
+    def finish(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -182,16 +188,16 @@ class Trainer:
 class Meter:
     """Wall and CPU time from ``begin`` on. Loading is this thread's time in the loader, and that of the loader's threads or processes."""
 
-    def __init__(self, source):
+    def __init__(self, source: FromTapetum | FromFiles) -> None:
         self.source = source
         self.begin()
 
-    def begin(self):
+    def begin(self) -> None:
         self.source.look()
         self.steps, self.called, self.waited = 0, 0.0, 0.0
         self.began, self.process, self.seconds = time.perf_counter(), time.process_time(), self.source.seconds()
 
-    def next(self, batches):
+    def next(self, batches: Iterator[Any]) -> Any:
         cpu, wall = time.thread_time(), time.perf_counter()
         batch = next(batches)
         self.called += time.thread_time() - cpu
@@ -199,7 +205,7 @@ class Meter:
         self.steps += 1
         return batch
 
-    def end(self, batch):
+    def end(self, batch: int) -> dict[str, Any]:
         """Figures of all steps, as JSON has them."""
         self.source.look()
         wall, process = time.perf_counter() - self.began, time.process_time() - self.process
@@ -216,11 +222,12 @@ class Meter:
         }
 
 
-def train(given):
+def train(given: argparse.Namespace) -> tuple[list[float], dict[str, Any]]:
     torch.manual_seed(given.seed)
-    source = FromTapetum(given) if given.loader == "tapetum" else FromFiles(given)
+    source: FromTapetum | FromFiles = FromTapetum(given) if given.loader == "tapetum" else FromFiles(given)
     trainer = Trainer(given, len(source.classes))
-    losses, batches, meter = [], endless(source, given.loading_core), Meter(source)
+    losses: list[torch.Tensor] = []
+    batches, meter = endless(source, given.loading_core), Meter(source)
     for step in range(given.steps):
         if step == given.warm_up:
             trainer.finish()
@@ -236,7 +243,7 @@ def train(given):
     return [loss.item() for loss in losses], took
 
 
-def told(given, took):
+def told(given: argparse.Namespace, took: dict[str, Any]) -> Iterator[str]:
     pictures, cpu = took["pictures"], took["host_cpu_s"] + took["drive_cpu_s"]
     yield (
         f"{given.loader}: {pictures} pictures in {took['wall_s']:.1f} s, of which {took['waited_s']:.2f} s waited for a batch; "
@@ -249,7 +256,7 @@ def told(given, took):
         yield f"by stage, µs a picture: {stages}"
 
 
-def main():
+def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("folder", type=Path, help="pictures, in a folder for each class")
     options.add_argument("--loader", choices=["tapetum", "torch", "torchvision"], default="tapetum", help="torchvision: its decoder in place of PIL")

@@ -20,7 +20,7 @@ pub struct Freeze {
     freeze: Handle<tapetum::Freeze>,
 }
 
-/// A keyspace of a freeze.
+/// A keyspace of a freeze: scans and queries of it give the same each time. They raise `Error` once the freeze has ended.
 #[pyclass(frozen, module = "tapetum")]
 pub struct FrozenKeyspace {
     keyspace: Handle<tapetum::FrozenKeyspace>,
@@ -61,20 +61,20 @@ impl Freeze {
         Ok(keyspaces.into_iter().map(|keyspace| keyspace.entry().name.clone()).collect())
     }
 
-    /// The keyspace that had this name, whether it still exists or not.
+    /// The keyspace that had this name, whether it still exists or not. An `Error` if there was none.
     #[pyo3(signature = (name="default"))]
     fn keyspace(&self, name: &str) -> PyResult<FrozenKeyspace> {
         let found = self.freeze.get()?.keyspace(name).map_err(errors::store)?;
         Ok(FrozenKeyspace { keyspace: self.freeze.all().hold(found)? })
     }
 
-    /// Lets it last so long from now on.
+    /// Lets it last so many seconds from now on. An `Error` if it has ended.
     fn renew(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let (freeze, lasts) = (self.freeze.get()?, lasts(seconds)?);
         py.detach(|| freeze.renew(lasts)).map_err(errors::store)
     }
 
-    /// Ends it: the flash that it kept is free.
+    /// Ends it: the flash that it kept is free. A second call does nothing.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(freeze) = self.freeze.take()? {
             py.detach(|| freeze.release());
@@ -82,7 +82,8 @@ impl Freeze {
         Ok(())
     }
 
-    /// Its figures: seconds since the moment and until it ends, bytes of flash and memory that it keeps.
+    /// Its figures by name: `age_seconds`, `left_seconds` and `pause_seconds` as floats, `flash_bytes` and `memory_bytes` that it keeps,
+    /// `keyspaces`, `id` and `owner`. An `Error` if it has ended.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let freeze = self.freeze.get()?;
         freeze.check().map_err(errors::store)?;
@@ -112,7 +113,7 @@ impl Freeze {
 
 #[pymethods]
 impl FrozenKeyspace {
-    /// As `Keyspace.scan`, of the moment.
+    /// As `Keyspace.scan`, with its arguments, results and errors, of the moment of the freeze.
     #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, having=None,
         order_by=None, limit=None, fields=None, on_error="raise"))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
@@ -138,6 +139,7 @@ impl FrozenKeyspace {
         reading::scan(py, keyspace, self.keyspace.all(), keys, &asked)
     }
 
+    /// The name of the keyspace.
     #[getter]
     fn name(&self) -> PyResult<String> {
         Ok(self.keyspace.get()?.entry().name.clone())

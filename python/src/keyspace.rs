@@ -65,7 +65,11 @@ where
     }
 }
 
-/// Keys and values of their own, beside other keyspaces of the store.
+/// Keys and values of their own, beside other keyspaces of the store; also a mapping: `keyspace[key]`, `key in keyspace`, `len(keyspace)`.
+///
+/// Keys and values are bytes, buffers of bytes, or text, which is kept as UTF-8; what comes back is bytes. Any other type is a TypeError. All
+/// methods raise `ClosedError` once the store is closed, and `Error`, whose text says what to do, when the store cannot do it: a key or value
+/// beyond `limits`, no room, a store opened to read. Threads may share it; no call holds the interpreter while it waits.
 #[pyclass(frozen, subclass, module = "tapetum")]
 pub struct Keyspace {
     handle: Handle<KeyspaceHandle>,
@@ -96,6 +100,35 @@ impl Keyspace {
         let (outcome, _) = py.detach(|| handle.run(put)).map_err(errors::store)?;
         Ok(matches!(outcome, Outcome::Stored { .. }))
     }
+
+    fn count(&self, py: Python<'_>, key: &Key, delta: Delta, initial: Option<u64>) -> PyResult<u64> {
+        let handle = self.handle()?;
+        let initial = initial.map(|value| Initial { value, expiry: Expiry::NONE });
+        let Delta { by, is_down } = delta;
+        let request =
+            Request::Increment { key: key.bytes(), delta: by, decrement: is_down, initial, stamp: None, touch: None };
+        match py.detach(|| handle.run(request)).map_err(errors::store)?.0 {
+            Outcome::Number { number, .. } => Ok(number),
+            Outcome::NotNumber => Err(PyValueError::new_err(format!(
+                "the value of {:?} is no decimal number of 0 to 2^64 - 1 as text: put one there first",
+                key.text()
+            ))),
+            _ => Err(PyKeyError::new_err(key.text())),
+        }
+    }
+}
+
+/// A number that is added, or subtracted.
+struct Delta {
+    by: u64,
+    is_down: bool,
+}
+
+impl Delta {
+    fn of(by: i128, is_down: bool) -> PyResult<Delta> {
+        let refused = |_| PyValueError::new_err(format!("by is {by}: give -(2^64 - 1) to 2^64 - 1"));
+        Ok(Delta { by: u64::try_from(by.unsigned_abs()).map_err(refused)?, is_down })
+    }
 }
 
 #[pymethods]
@@ -114,7 +147,8 @@ impl Keyspace {
         Ok(item.map_or((None, None), |item| (Some(PyBytes::new(py, &item.value)), Some(item.stamp))))
     }
 
-    /// Stores a value. `expiry` is when it goes, in unix seconds, such as `time.time() + 60`; 0 is never.
+    /// Stores a value, in place of one that is there. `expiry` is when it goes, in unix seconds, such as `time.time() + 60`; 0 is never. A
+    /// time that is past is a ValueError.
     #[pyo3(signature = (key, value, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, *, expiry=0)")]
     fn put(&self, py: Python<'_>, key: Key, value: Key, expiry: UnixTime) -> PyResult<()> {
         let is_stored = self.put_if(py, &key, &value, expiry, Condition::Always)?;
@@ -122,30 +156,25 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such key. Whether it was stored.
+    /// Compares and sets, in one step: stores a value if nobody wrote the key since `gets` gave this token; with None, if there is no such
+    /// key. Returns whether it was stored: if not, call `gets` again. `expiry` is as in `put`.
     #[pyo3(signature = (key, value, token, *, expiry=UnixTime(0.0)), text_signature = "($self, key, value, token, *, expiry=0)")]
     fn cas(&self, py: Python<'_>, key: Key, value: Key, token: Option<u64>, expiry: UnixTime) -> PyResult<bool> {
         self.put_if(py, &key, &value, expiry, token.map_or(Condition::Absent, Condition::Stamp))
     }
 
-    /// Adds to a value that is a decimal number as text, and returns the sum. As in memcached, a sum below 0 becomes 0, and a sum of 2^64 or
-    /// more wraps. If the key does not exist, `initial` is stored and returned; without it that is a KeyError.
+    /// Adds to a value that is a decimal number as text, and returns the sum, in one step. As in memcached, a sum below 0 becomes 0, and a
+    /// sum of 2^64 or more wraps. If the key does not exist, `initial` is stored and returned; without it that is a KeyError. A value that
+    /// is no such number is a ValueError.
     #[pyo3(signature = (key, by=1, initial=None))]
     fn increment(&self, py: Python<'_>, key: Key, by: i128, initial: Option<u64>) -> PyResult<u64> {
-        let delta = u64::try_from(by.unsigned_abs());
-        let delta = delta.map_err(|_| PyValueError::new_err(format!("by is {by}: give -(2^64 - 1) to 2^64 - 1")))?;
-        let handle = self.handle()?;
-        let initial = initial.map(|value| Initial { value, expiry: Expiry::NONE });
-        let request =
-            Request::Increment { key: key.bytes(), delta, decrement: by < 0, initial, stamp: None, touch: None };
-        match py.detach(|| handle.run(request)).map_err(errors::store)?.0 {
-            Outcome::Number { number, .. } => Ok(number),
-            Outcome::NotNumber => Err(PyValueError::new_err(format!(
-                "the value of {:?} is no decimal number of 0 to 2^64 - 1 as text: put one there first",
-                key.text()
-            ))),
-            _ => Err(PyKeyError::new_err(key.text())),
-        }
+        self.count(py, &key, Delta::of(by, by < 0)?, initial)
+    }
+
+    /// As `increment`, but subtracts. A difference below 0 becomes 0.
+    #[pyo3(signature = (key, by=1, initial=None))]
+    fn decrement(&self, py: Python<'_>, key: Key, by: i128, initial: Option<u64>) -> PyResult<u64> {
+        self.count(py, &key, Delta::of(by, by >= 0)?, initial)
     }
 
     /// Deletes a key. Returns whether it existed.
@@ -154,7 +183,7 @@ impl Keyspace {
         py.detach(|| handle.delete(key.bytes())).map_err(errors::store)
     }
 
-    /// Reads several keys at once. The values are in the order of the keys.
+    /// Reads several keys at once: a list of values in the order of the keys, with None where there is no such key.
     fn multi_get<'py>(&self, py: Python<'py>, keys: Listed<Key>) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
         let handle = self.handle()?;
         let keys: Vec<&[u8]> = keys.0.iter().map(Key::bytes).collect();
@@ -162,7 +191,8 @@ impl Keyspace {
         Ok(items.into_iter().map(|item| item.map(|item| PyBytes::new(py, &item.value))).collect())
     }
 
-    /// Writes pairs of key and value, all or none, also across a crash. A value of None deletes. `limits` says how many it takes.
+    /// Writes pairs of key and value, all or none, also across a crash. A value of None deletes. `limits` says how many it takes: more are an
+    /// `Error`, and nothing is written.
     fn batch(&self, py: Python<'_>, writes: Listed<(Key, Option<Key>)>) -> PyResult<()> {
         let handle = self.handle()?;
         let keyspace = handle.keyspace();
@@ -170,7 +200,7 @@ impl Keyspace {
         py.detach(|| handle.store().batch(&writes)).map_err(errors::store)
     }
 
-    /// The limits of this keyspace: bytes of a key and of a value, writes of a batch, and bytes of these together.
+    /// The limits of this keyspace: `key_bytes`, `value_bytes`, `batch_writes`, and `batch_bytes`, which those take together.
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let Limits { key_bytes, value_bytes, batch_writes, batch_bytes } = self.handle()?.limits();
         let limits = PyDict::new(py);
@@ -182,8 +212,11 @@ impl Keyspace {
     }
 
     /// Items as pairs of key and value: those whose keys have a prefix or, in an ordered keyspace and in the order of their keys, those
-    /// from `start` up to but without `end`. With `where`, `select`, `group_by`, `having`, `order_by` or `fields` it is a query over their
+    /// from `start` up to but without `end`, or backwards with `reverse`. They come as `Items`, `limit` at the most. With `where`, `select`, `group_by`, `having`, `order_by` or `fields` it is a query over their
     /// fields, which runs at the drive and gives `Rows`, a table for libraries that read Arrow.
+    ///
+    /// `fields` is the format of the records, unless the keyspace has one. `on_error="skip"` leaves records out that do not fit it, `"raise"`
+    /// makes them an `Error`. An error in the text of a query is a `QueryError`, with `clause`, `column` and `word`.
     #[pyo3(signature = (prefix=None, *, start=None, end=None, reverse=false, r#where=None, select=None, group_by=None, having=None,
         order_by=None, limit=None, fields=None, on_error="raise"))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
@@ -208,7 +241,7 @@ impl Keyspace {
         reading::scan(py, self.handle()?.into(), self.handle.all(), keys, &asked)
     }
 
-    /// The format of the records, if it was set.
+    /// The format of the records as text, or None. Setting it keeps it with the keyspace; None removes it. Records are not checked.
     #[getter]
     fn fields(&self) -> PyResult<Option<String>> {
         Ok(self.handle()?.format().map_err(errors::store)?.map(|format| format.to_string()))

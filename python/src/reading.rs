@@ -119,7 +119,8 @@ pub fn scan<'py>(
 
 type ItemSource = Box<dyn Iterator<Item = Result<(Vec<u8>, Item), QueryError>> + Send>;
 
-/// Items of a scan, as pairs of key and value.
+/// Items of a scan, as pairs of key and value, both bytes; an iterator. It reads while it is iterated, and raises `Error`, or
+/// `ClosedError` once the store is closed.
 #[pyclass(frozen, module = "tapetum")]
 pub struct Items {
     items: Handle<Mutex<ItemSource>>,

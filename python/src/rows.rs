@@ -57,7 +57,7 @@ impl Rows {
 
 #[pymethods]
 impl Rows {
-    /// The names of the columns.
+    /// The names of the columns, in their order.
     #[getter]
     fn columns(&self) -> Vec<String> {
         self.query.columns.iter().map(|column| column.name.clone()).collect()
@@ -100,7 +100,8 @@ impl Rows {
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 
-    /// Counts of the last run that finished: records read, kept, and left out because they did not fit, and bytes. None before.
+    /// Counts of the last run that finished: `records` that were read, `kept`, and `misfits` that were left out; `flash_bytes`, `sent_bytes`
+    /// and `returned_bytes`. None before.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(report) = report else { return Ok(None) };

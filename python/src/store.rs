@@ -26,7 +26,10 @@ struct Opened {
     read_only: bool,
 }
 
-/// An embedded key-value store. It is also its own default keyspace.
+/// An embedded key-value store. It is also its own default keyspace, with all methods of one.
+///
+/// `tapetum.open(path)` opens it, and closes it at the end of the interpreter; `Store.open(path)` is for a `with`. One process has it open for
+/// writing, or several to read. It does not survive a fork.
 #[pyclass(frozen, weakref, extends = Keyspace, module = "tapetum")]
 pub struct Store {
     opened: Opened,
@@ -80,8 +83,11 @@ pub fn handles_of<'a>(slf: &'a Bound<'_, Store>) -> &'a Arc<StoreHandles> {
 
 #[pymethods]
 impl Store {
-    /// Opens the store at a directory, file or block device, and creates it if there is none. `units` are threads of the drive that decode;
-    /// `weights` are the shares of applications in them, by name.
+    /// Opens the store at a directory, file or block device, and creates it if there is none and `create` is true.
+    ///
+    /// `capacity` and `memory` are bytes, or text such as "1GiB". `sync` says when an acknowledged write is durable: "always", "everysec" or
+    /// "no". `units` are threads of the drive that decode; `weights` are the shares of applications in them, by name. Raises `Error` if there
+    /// is no store to open, if another process has it open, or if a size does not fit, and ValueError for a wrong argument.
     #[classmethod]
     #[pyo3(signature = (path, *, capacity=None, memory=None, sync="always", create=true, read_only=false, units=0, weights=None))]
     #[expect(clippy::too_many_arguments, reason = "by keyword in Python")]
@@ -128,16 +134,19 @@ impl Store {
         slf.py().detach(close).map_err(errors::store)
     }
 
+    /// Whether it was closed.
     #[getter]
     fn closed(slf: &Bound<'_, Self>) -> bool {
         slf.as_super().get().handle().is_err()
     }
 
+    /// The path that it was opened with.
     #[getter]
     fn path(&self) -> PathBuf {
         self.opened.path.clone()
     }
 
+    /// Whether it was opened with `read_only=True`: writes raise `Error`.
     #[getter]
     fn read_only(&self) -> bool {
         self.opened.read_only
@@ -220,14 +229,15 @@ impl Store {
         Freeze::take(slf.py(), &store_of(slf)?, handles_of(slf), seconds, owner, flash)
     }
 
-    /// Drops a keyspace with all its items.
+    /// Drops a keyspace with all its items. An `Error` if there is none of this name.
     fn drop_keyspace(slf: &Bound<'_, Self>, name: &str) -> PyResult<()> {
         let store = store_of(slf)?;
         slf.py().detach(|| store.drop_keyspace(name)).map_err(errors::store)
     }
 
-    /// Imports a folder of JPEG files into a keyspace, with one folder for each class. Other files are skipped, with a warning.
-    /// `progress(files, of_files, bytes)` is called now and then.
+    /// Imports a folder of JPEG, PNG and WebP files into a keyspace, with one folder for each class, and returns their `ImageSet`. Other files
+    /// are left out, with a UserWarning. `progress(files, of_files, bytes)` is called now and then; what it raises ends the import. Raises
+    /// `Error` if the folder has no pictures, or one of a class has none.
     #[pyo3(signature = (folder, *, keyspace="images", progress=None))]
     fn import_images(
         slf: &Bound<'_, Self>,
@@ -247,7 +257,7 @@ impl Store {
         loaded
     }
 
-    /// The set of pictures imported into a keyspace.
+    /// The set of pictures imported into a keyspace. An `Error` if there is none.
     #[pyo3(signature = (keyspace="images"))]
     fn images(slf: &Bound<'_, Self>, keyspace: &str) -> PyResult<ImageSet> {
         if !Store::keyspaces(slf)?.iter().any(|name| name == keyspace) {
@@ -257,7 +267,8 @@ impl Store {
         ImageSet::load(slf.py(), &handle, handles_of(slf), keyspace)
     }
 
-    /// The store's figures, under the names of `tapetum stats`.
+    /// The store's figures by name, as numbers; names are those of `tapetum stats`, such as `curr_items`, which is an estimate, and end in their
+    /// unit, such as `_bytes` or `_us`. `keyspace_items:NAME` are those of keyspaces. Since the store was opened, unless they are a state.
     fn stats<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let (store, py) = (store_of(slf)?, slf.py());
         let (figures, keyspaces) = py.detach(|| (store.stats().figures(), store.keyspace_items()));
@@ -269,7 +280,8 @@ impl Store {
         Ok(stats)
     }
 
-    /// Counters of the drive's programs as stages of pipelines, by name: tasks, bytes in and out, microseconds, failures.
+    /// Counters of the drive's programs as stages of pipelines, by name: `tasks`, `bytes_in`, `bytes_out`, `unit_us`, which are microseconds of
+    /// work, and `failures`.
     fn stages<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let stages = PyDict::new(slf.py());
         for stage in store_of(slf)?.stage_counters() {
@@ -284,7 +296,8 @@ impl Store {
         Ok(stages)
     }
 
-    /// Counters of applications on the drive's units, by name: weight, pictures and other pipelines that ended, microseconds.
+    /// Counters of applications on the drive's units, by name: `weight`, `pipelines` that ended, such as those of pictures, and `unit_us`, which
+    /// are microseconds of work.
     fn applications<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
         let applications = PyDict::new(slf.py());
         for application in store_of(slf)?.applications() {

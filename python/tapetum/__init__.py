@@ -8,10 +8,12 @@
 ``tapetum.torch`` has a loader for PyTorch, ``tapetum.tensorflow`` a data set for TensorFlow, ``tapetum.polars`` a lazy frame of a keyspace.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from tapetum.errors import HAS_NATIVE, ClosedError, DeadlineError, Error, PipelineError, QueryError
 from tapetum.remote import connect
 
-if HAS_NATIVE:
+if TYPE_CHECKING or HAS_NATIVE:
     from tapetum.embedded import (
         Batch,
         Freeze,
@@ -57,7 +59,7 @@ if HAS_NATIVE:
 else:
     from tapetum.absent import __version__, open, refuse
 
-    def __getattr__(name):
+    def __getattr__(name: str) -> NoReturn:
         refuse(name)
 
     __all__ = ["ClosedError", "DeadlineError", "Error", "PipelineError", "QueryError", "__version__", "connect", "open"]

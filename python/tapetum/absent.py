@@ -1,6 +1,10 @@
 """What the package says where it has no native module."""
 
+from __future__ import annotations
+
 from importlib.metadata import PackageNotFoundError, version
+
+from typing import Any, NoReturn
 
 from tapetum.errors import Error
 
@@ -20,12 +24,12 @@ except PackageNotFoundError:
     __version__ = "unknown"
 
 
-def open(path, **options):
+def open(path: object, **options: Any) -> NoReturn:
     """Raises an ``Error``: stores are opened by the native module."""
     raise Error(_TOLD)
 
 
-def refuse(name):
+def refuse(name: str) -> NoReturn:
     """Raises an ``AttributeError`` for a name that the package lacks."""
     if name in _NATIVE:
         raise AttributeError(f"tapetum.{name}: {_TOLD}")

@@ -1,11 +1,14 @@
 """The package's exceptions: those of the native module, or equal ones where the package has none."""
 
+from __future__ import annotations
+
 import importlib.util
+from typing import TYPE_CHECKING
 
 #: Whether the package has its native module: the embedded store, and pictures.
 HAS_NATIVE = importlib.util.find_spec("tapetum._tapetum") is not None
 
-if HAS_NATIVE:
+if TYPE_CHECKING or HAS_NATIVE:
     from tapetum._tapetum import ClosedError, DeadlineError, Error, PipelineError, QueryError
 else:
 
@@ -29,7 +32,7 @@ else:
         _class.__module__ = "tapetum"
 
 
-def query_error(text, clause, column, word):
+def query_error(text: str, clause: str, column: int, word: str) -> QueryError:
     """A ``QueryError`` with its place."""
     error = QueryError(text)
     error.clause, error.column, error.word = clause, column, word

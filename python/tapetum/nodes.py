@@ -49,6 +49,7 @@ class NodesKeyspace:
 
     @property
     def name(self):
+        """The name of the keyspace."""
         return next(iter(self._parts.values())).name
 
     @property
@@ -156,15 +157,23 @@ class NodesKeyspace:
         return values[0]
 
     def gets(self, key):
+        """As ``gets`` of a served keyspace: its token is of the key's node."""
         return self._at(key, lambda part: part.gets(key))
 
     def cas(self, key, value, token, *, expiry=0):
+        """As ``cas`` of a served keyspace, at the key's node."""
         return self._at(key, lambda part: part.cas(key, value, token, expiry=expiry))
 
     def increment(self, key, by=1, initial=None):
+        """As ``increment`` of a served keyspace, at the key's node."""
         return self._at(key, lambda part: part.increment(key, by, initial))
 
+    def decrement(self, key, by=1, initial=None):
+        """As ``decrement`` of a served keyspace, at the key's node."""
+        return self._at(key, lambda part: part.decrement(key, by, initial))
+
     def limits(self):
+        """An ``Error``: a server does not tell them."""
         return next(iter(self._parts.values())).limits()
 
     def __getitem__(self, key):
@@ -224,6 +233,7 @@ class NodesStore(NodesKeyspace):
 
     @property
     def closed(self):
+        """Whether the connections were closed."""
         return all(store.closed for store in self._stores.values())
 
     def close(self):
@@ -252,6 +262,7 @@ class NodesStore(NodesKeyspace):
         return found
 
     def freeze(self, seconds=60, *, owner="python", flash=None):
+        """An ``Error``: no moment is common to several nodes."""
         raise Error("no moment is common to several nodes: tapetum.connect(node).freeze() freezes one")
 
     def stats(self):
@@ -259,6 +270,7 @@ class NodesStore(NodesKeyspace):
         return dict(zip(self._stores, self._each(lambda store: store.stats()), strict=True))
 
     def drop_keyspace(self, name):
+        """An ``Error`` that names who does it."""
         self._each(lambda store: store.drop_keyspace(name))
 
     def __reduce__(self):

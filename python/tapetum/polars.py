@@ -1,5 +1,10 @@
 """A keyspace as a lazy frame of Polars: filters, columns and limits go down to the drive."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
 import polars
 from polars.io.plugins import register_io_source
 
@@ -7,7 +12,7 @@ from tapetum.conditions import condition_of, quoted
 from tapetum.errors import QueryError
 
 
-def scan(keyspace, *, fields=None, on_error="raise", **range):
+def scan(keyspace: Any, *, fields: str | None = None, on_error: str = "raise", **range: Any) -> polars.LazyFrame:
     """The records of a keyspace as a ``polars.LazyFrame``. The keyspace is an embedded or a served one, or one of a freeze.
 
     A filter is decided at the drive as far as the drive decides it as Polars does: comparisons of columns with each other and with
@@ -20,7 +25,9 @@ def scan(keyspace, *, fields=None, on_error="raise", **range):
     asked = {name: value for name, value in {"fields": fields, **range}.items() if value is not None} | {"on_error": on_error}
     schema = polars.Schema(keyspace.scan(select="*", **asked))
 
-    def read(columns, predicate, rows_max, _batch_rows):
+    def read(
+        columns: list[str] | None, predicate: polars.Expr | None, rows_max: int | None, _batch_rows: int | None
+    ) -> Iterator[polars.DataFrame]:
         select = "*" if columns is None else ", ".join(quoted(name) for name in columns)
         names = schema.names() if columns is None else columns
         # The limit comes before the filter, if there are both.
@@ -32,7 +39,7 @@ def scan(keyspace, *, fields=None, on_error="raise", **range):
     return register_io_source(read, schema=schema)
 
 
-def _rows(keyspace, asked, select, where, limit):
+def _rows(keyspace: Any, asked: dict[str, Any], select: str, where: str | None, limit: int | None) -> Any:
     if where is not None:
         try:
             return keyspace.scan(select=select, where=where, limit=limit, **asked)
@@ -42,7 +49,7 @@ def _rows(keyspace, asked, select, where, limit):
     return keyspace.scan(select=select, limit=limit, **asked)
 
 
-def _frames(rows):
+def _frames(rows: Any) -> Iterator[polars.DataFrame]:
     """Parts of the rows, while they come."""
     try:
         import pyarrow

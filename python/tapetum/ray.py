@@ -76,9 +76,11 @@ class KeyspaceDatasource(Datasource):
         self._schema = self._rows(self._start, self._end)._schema
 
     def estimate_inmemory_data_size(self):
+        """Bytes of all that is read; None where nobody knows. Ray asks it."""
         return None
 
     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        """The parts that are read beside each other. Ray asks for them."""
         metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         return [
             ReadTask(

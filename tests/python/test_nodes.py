@@ -295,8 +295,11 @@ def test_the_store_has_what_all_nodes_have(servers, store):
 def test_what_several_nodes_do_not_do(servers, store):
     with pytest.raises(tapetum.Error, match="no moment is common to several nodes"):
         store.freeze()
-    with pytest.raises(tapetum.Error, match=r"node .*, key b'a': gets and cas do not come"):
-        store.cas("a", b"", None)
+    with pytest.raises(tapetum.Error, match=r"node .*, key b'': .*the key is empty"):
+        store.cas("", b"", None)
+    assert store.cas("a", b"1", None) and store.gets("a")[0] == b"1"
+    assert store.increment("a", 2) == 3 and store.decrement("a") == 2
+    del store["a"]
     for addresses, told in [([], "no node is given"), ([servers[0].address] * 2, "given twice")]:
         with pytest.raises(tapetum.Error, match=told):
             tapetum.connect(addresses)

@@ -5,6 +5,7 @@ import pathlib
 import pickle
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
@@ -58,6 +59,56 @@ def test_values_come_back(keyspace):
     for key in ("key", b"key"):
         with pytest.raises(TypeError, match="give a list of them"):
             keyspace.multi_get(key)
+
+
+def test_a_value_is_stored_if_nobody_was_faster(keyspace):
+    assert keyspace.gets("key") == (None, None)
+    assert keyspace.cas("key", b"1", None) and not keyspace.cas("key", b"2", None)
+    value, token = keyspace.gets("key")
+    assert value == b"1" and keyspace.cas("key", bytes(range(256)), token)
+    assert not keyspace.cas("key", b"3", token) and keyspace["key"] == bytes(range(256))
+    _, token = keyspace.gets("key")
+    del keyspace["key"]
+    assert not keyspace.cas("key", b"3", token) and "key" not in keyspace
+    assert keyspace.cas("later", b"1", None, expiry=time.time() + 600) and keyspace["later"] == b"1"
+    with pytest.raises(ValueError, match="is past"):
+        keyspace.cas("key", b"1", None, expiry=60)
+    with pytest.raises(ValueError, match="token is -1"):
+        keyspace.cas("key", b"1", -1)
+    with pytest.raises(tapetum.Error, match="the key is empty"):
+        keyspace.cas("", b"1", None)
+
+
+def test_numbers_are_counted(keyspace):
+    with pytest.raises(KeyError):
+        keyspace.increment("visits")
+    assert keyspace.increment("visits", initial=5) == 5 and keyspace.increment("visits", 11) == 16
+    assert keyspace.decrement("visits", 6) == 10 and keyspace.increment("visits", -11) == 0
+    keyspace["full"] = str(2**64 - 1)
+    assert keyspace.increment("full", 2) == 1 and keyspace.increment("full", 2**64 - 1) == 0
+    for by in (2**64, -(2**64)):
+        with pytest.raises(ValueError, match=f"by is {by}: give "):
+            keyspace.increment("full", by)
+    keyspace["text"] = b"many"
+    with pytest.raises(ValueError, match="'text' is no decimal number"):
+        keyspace.increment("text")
+
+
+def test_clients_that_race_lose_nothing(papers, keyspace):
+    def count():
+        with tapetum.connect(papers.address) as own:
+            mine = own.keyspace(keyspace.name)
+            for _ in range(20):
+                mine.increment("numbers", initial=1)
+                while True:
+                    value, token = mine.gets("words")
+                    if mine.cas("words", (value or b"") + b"w", token):
+                        break
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert keyspace["numbers"] == b"80" and keyspace["words"] == b"w" * 80
 
 
 def test_a_batch_puts_and_deletes(keyspace):
@@ -279,9 +330,6 @@ def test_the_store_is_its_default_keyspace(papers, store):
 
 def test_the_door_says_who_does_what_it_cannot(store):
     refusals = [
-        (lambda: store.gets("a"), "memcached's gets and cas"),
-        (lambda: store.cas("a", b"", None), "memcached's gets and cas"),
-        (lambda: store.increment("a"), "memcached's incr"),
         (lambda: store.limits(), "names the limit"),
         (lambda: setattr(store, "fields", "key: id u32"), "`tapetum keyspace format default 'key: id u32'`"),
         (lambda: setattr(store, "fields", None), "`tapetum keyspace format default --remove`"),

@@ -154,6 +154,25 @@ def test_numbers_are_counted(keyspace):
     keyspace["text"] = b"many"
     with pytest.raises(ValueError, match="'?\"text\"'? is no decimal number"):
         keyspace.increment("text")
+    assert keyspace.decrement("down", initial=9) == 9 and keyspace.decrement("down", 4) == 5
+    assert keyspace.decrement("down", -1) == 6 and keyspace.decrement("down", 7) == 0
+    with pytest.raises(KeyError):
+        keyspace.decrement("none")
+    with pytest.raises(ValueError, match="by is .*: give "):
+        keyspace.decrement("down", 2**64)
+
+
+def test_threads_that_count_lose_nothing(keyspace):
+    def count():
+        for _ in range(100):
+            keyspace.increment("up", 2, initial=2)
+            keyspace.decrement("down", initial=1000)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    # The first of each stored what it begins with.
+    assert keyspace["up"] == b"800" and int(keyspace["down"]) == 1000 - 399
 
 
 def test_a_store_has_figures_and_the_package_a_version(store):
