@@ -68,3 +68,25 @@ def test_the_bench_draws_the_same_crops_and_ends(tmp_path):
     assert "jpeg_decode" in lines["stages"]
     held = {held["what"]: held["turns"] for held in found["stages"]["held"]}
     assert held["bytes a picture: a uint8 tensor (Tapetum)"] == [150_528]
+
+
+def notebook():
+    return json.loads((PYTHON / "examples" / "store.ipynb").read_text())
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
+    """Its code cells, in their order and in one namespace, as Jupyter runs them; without its kernel, which is no part of what is shown."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    names = {"__name__": "__main__"}
+    for cell in notebook()["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    assert names["table"].num_rows == 5 and names["figures"]["keyspace_items:images"] > 0
+    assert names["store"].closed and not list(tmp_path.iterdir())
+
+
+def test_the_notebook_is_kept_without_outputs():
+    whole = notebook()
+    assert (whole["nbformat"], whole["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    for cell in whole["cells"]:
+        assert cell["source"] and (cell["cell_type"] == "markdown" or (cell["outputs"] == [] and cell["execution_count"] is None))
