@@ -51,8 +51,8 @@ BARE_MOST = 1.08
 #: Of figure 9: the host's CPU at every rate, and the wall at the highest, at which every loader keeps the trainer waiting.
 HOST_MOST, WALL_MOST = 0.35, 0.64
 OF_DEBIAN = ("torchvision-debian", "torchvision-debian-float")
-SMALL = ("tapetum", "tapetum-chw", "bare", "pil", "pil-float", *OF_DEBIAN, "v2-u8", "v2-float", "simplejpeg", "dali", "tensorflow")
-LARGE = ("tapetum", "bare", "pil", "v2-u8", "simplejpeg")
+SMALL = ("tapetum", "tapetum-chw", "bare", "pil", "pil-float", *OF_DEBIAN, "v2-u8", "v2-float", "simplejpeg", "spdl", "dali", "tensorflow")
+LARGE = ("tapetum", "bare", "pil", "v2-u8", "simplejpeg", "spdl")
 
 
 class Contender:
