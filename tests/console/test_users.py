@@ -40,6 +40,7 @@ class Users(PageTest):
     def log_in(self, user, password=PASSWORD):
         self.one("#login-user").clear()
         self.one("#login-user").send_keys(user)
+        self.one("#login-password").clear()
         self.one("#login-password").send_keys(password, Keys.ENTER)
 
     def test_a_wrong_password_is_told_in_place(self):

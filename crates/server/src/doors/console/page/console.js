@@ -126,7 +126,7 @@ async function submitLogin(event) {
     shown?.heading.focus();
   } catch (error) {
     at("login-error").textContent = error.message;
-    form.elements.password.focus();
+    form.elements.password.select();
   } finally {
     button.disabled = false;
   }

@@ -213,7 +213,7 @@ async function papersBy(author, without) {
 
 async function showOthers(what, find) {
   const { where, parts } = await find();
-  if (where === null) return [element("p", {}, "There is no other."), costTable(parts)];
+  if (where === null) return [element("p", {}, "There is no other paper: ", data(what)), costTable(parts)];
   const answers = await askSides("query", { sql: `select id, year, venue, title from papers where ${where} order by year desc limit ${OTHERS_SHOWN}` });
   const [answer] = answers, isCut = answer.rows.length === OTHERS_SHOWN;
   return [rowsTable({ ...answer, is_cut: isCut }, what, { title: opens(0) }),
