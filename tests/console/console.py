@@ -206,6 +206,11 @@ class PageTest(unittest.TestCase):
         """The walk has venues and years to choose from."""
         self.until(lambda: self.script("return document.getElementById('year-to')?.value"), "years")
 
+    def until_done(self, step):
+        """A step of the walk has its result."""
+        self.until(lambda: self.all(f"#{step}:not([aria-busy])"), step)
+        self.assertEqual([error.text for error in self.all(f"#{step} .error")], [])
+
     def rows(self, selector):
         """The texts of a table's cells."""
         return self.script("""return [...document.querySelectorAll(arguments[0] + ' tbody tr')]

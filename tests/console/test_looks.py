@@ -80,10 +80,11 @@ class Keyboard(PageTest):
         self.press(Keys.ENTER)
         self.until_years()
         self.tab_to(lambda found: found["id"] == "year-from")
-        self.press(Keys.HOME)
+        for _ in range(5):
+            self.press(Keys.ARROW_UP)
         self.tab_to(lambda found: found["text"] == "Find the most prominent papers")
         self.press(Keys.ENTER)
-        self.until(lambda: self.all("#prominent .node"), "the graph")
+        self.until_done("prominent")
         node = self.tab_to(lambda found: "node" in found["class"].split())
         self.press(Keys.ARROW_LEFT)
         other = self.focused()
@@ -91,7 +92,8 @@ class Keyboard(PageTest):
         self.assertTrue(other["isSeen"])
         self.assertNotEqual(other["text"], node["text"])
         self.press(Keys.ENTER)
-        self.until(lambda: self.all("#paper dl, #paper .notice"), "the paper")
+        self.until_done("paper")
+        self.one("#paper dl")
 
     def test_no_stop_holds_the_focus(self):
         for view in VIEWS:
@@ -142,7 +144,7 @@ class Looks(PageTest):
         elif view == "walk":
             self.until_years()
             self.one("#choose button.main").click()
-            self.until(lambda: self.all("#prominent table, #prominent .notice"), "prominent papers")
+            self.until_done("prominent")
         else:
             self.until(lambda: self.all(f"#view-{view} td"), "a table")
 

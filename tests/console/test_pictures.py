@@ -60,7 +60,7 @@ class Pictures(PageTest):
         self.until_years()
         self.script("document.getElementById('year-from').value = 2010; document.getElementById('year-to').value = 2020")
         self.one("#choose button.main").click()
-        self.until(lambda: self.all("#prominent .node"), "the graph")
+        self.until_done("prominent")
         self.script("document.querySelectorAll('#prominent .node')[0].dispatchEvent(new Event('pointerenter'))")
         self.save("console-walk.webp", "#prominent", 1250)
 

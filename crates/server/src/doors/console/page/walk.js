@@ -50,15 +50,13 @@ async function run(id, work) {
   head.scrollIntoView({ block: "start" });
   const started = (shown.started = Symbol(id));
   done.textContent = "";
-  try {
-    const children = await work();
-    // A later run of this step has the box.
-    if (shown.started !== started) return;
-    shown.replaceChildren(...children);
-    done.textContent = `${head.textContent}: done`;
-  } catch (error) {
-    if (shown.started === started) shown.replaceChildren(failure(error));
-  }
+  box.setAttribute("aria-busy", "true");
+  const children = await work().catch((error) => [failure(error)]);
+  // A later run of this step has the box.
+  if (shown.started !== started) return;
+  shown.replaceChildren(...children);
+  box.removeAttribute("aria-busy");
+  done.textContent = `${head.textContent}: done`;
 }
 
 export async function refresh() {
