@@ -73,7 +73,7 @@ class Metrics(unittest.TestCase):
         self.assertEqual(stats.pop("keyspace"), b"default")
         families = self.families()
         self.assertGreater(len(stats), 50)
-        told = {"version_info"}
+        told = {"version_info", "build_info"}
         for name, value in stats.items():
             if name == "version":
                 sample, = families["tapetum_version_info"].samples

@@ -145,13 +145,26 @@ fn the_manual_and_the_completions_know_every_command_and_option() {
 #[test]
 fn the_settings_that_are_packaged_are_taken() {
     let settings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/tapetum.toml");
-    // All of it, with what is commented out there.
-    let text = fs::read_to_string(settings).unwrap().replace("\n# metrics", "\nmetrics").replace("\n# sync", "\nsync");
-    let text =
-        text.replace("\n# full", "\nfull").replace("\n# no-flush", "\nno-flush").replace("/var/lib/tapetum", "data");
-    let text = text.replace("10GiB", "64MiB").replace("256MiB", "32MiB").replace(":11211", ":0").replace(":9150", ":0");
+    // All of it, with what is commented out there and needs no other file.
+    let mut text = fs::read_to_string(settings).unwrap();
+    for name in ["capacity", "metrics", "console", "sync", "full", "no-flush"] {
+        text = text.replace(&format!("\n# {name}"), &format!("\n{name}"));
+    }
+    for (packaged, small) in [
+        ("/var/lib/tapetum", "data"),
+        ("10GiB", "64MiB"),
+        ("256MiB", "32MiB"),
+        (":11211", ":0"),
+        (":9150", ":0"),
+        (":9180", ":0"),
+    ] {
+        text = text.replace(packaged, small);
+    }
     let scratch = Scratch::new("packaged");
     fs::write(scratch.path("tapetum.toml"), text).unwrap();
     let log = Served::start(&mut scratch.command(&["serve", "--config", "tapetum.toml"])).stop();
-    assert!(log.contains("reserved 64 MiB at data/drive"), "{log}");
+    assert!(
+        log.contains("reserved 64 MiB at data/drive") && log.contains("the console is at http://127.0.0.1:"),
+        "{log}"
+    );
 }

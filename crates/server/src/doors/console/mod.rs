@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -65,7 +65,8 @@ const THREADS: usize = 4;
 const THREAD_PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer may take.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(600);
-/// The longest body of a request, and the time in which it comes.
+/// The longest bodies of a login, which anybody may send, and of another request, and the time in which they come.
+const LOGIN_BYTES_MAX: usize = 4 << 10;
 const BODY_BYTES_MAX: usize = 64 << 10;
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 /// Memory for an answer: its rows, as values and as text.
@@ -244,11 +245,11 @@ impl Console {
         guard::check_host(headers, self.gate.is_some())?;
         guard::check_request(request.method(), headers, has_tls)?;
         if name == "login" {
-            let asked = read(&body(request.into_body()).await?)?;
+            let asked = read(&body(request.into_body(), LOGIN_BYTES_MAX).await?)?;
             return self.log_in(asked, from).await;
         }
         let asker = self.asker(guard::token(headers), from)?;
-        let body = body(request.into_body()).await?;
+        let body = body(request.into_body(), BODY_BYTES_MAX).await?;
         match name {
             "figures" | "slow" if !asker.may(Role::Read, Scope::Store) => Err(Refusal::new(
                 StatusCode::FORBIDDEN,
@@ -344,17 +345,15 @@ fn is_same(one: &str, other: &str) -> bool {
     one.len() == other.len() && differences == 0
 }
 
-async fn body(body: Incoming) -> Result<Bytes, Refusal> {
-    let gathered = time::timeout(BODY_PATIENCE, Limited::new(body, BODY_BYTES_MAX).collect()).await;
-    let late = || Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request came too slowly");
-    let gathered = gathered.map_err(|_| late())?;
-    let long = |_| {
-        Refusal::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("a request has at most {BODY_BYTES_MAX} bytes, and comes whole"),
-        )
-    };
-    Ok(gathered.map_err(long)?.to_bytes())
+async fn body(body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
+    let long = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("this request has at most {bytes_max} bytes"));
+    // Nothing of a body that says how long it is has to come before it is refused.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return Err(long());
+    }
+    let gathered = time::timeout(BODY_PATIENCE, Limited::new(body, bytes_max).collect()).await;
+    let gathered = gathered.map_err(|_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request came too slowly"))?;
+    Ok(gathered.map_err(|_| long())?.to_bytes())
 }
 
 #[cfg(test)]
