@@ -338,7 +338,7 @@ def test_text_is_a_pipeline_everywhere(store):
         lambda: Pipeline(7),
     ]
     for use in uses:
-        with pytest.raises(TypeError, match="a pipeline is a tapetum.Pipeline or its text, such as 'jpeg_decode"):
+        with pytest.raises(TypeError, match="a pipeline is a tapetum.Pipeline or its text, such as 'decode"):
             use()
 
 
