@@ -37,7 +37,7 @@ pub fn words(request: &Request) -> Option<String> {
         Request::GrowBlockDevice { name, size_bytes } => format!("grow block device {name:?} to {size_bytes} bytes"),
         Request::Grow { capacity_bytes } => format!("grow the store to {capacity_bytes} bytes"),
         Request::ResizeMemory { memory_bytes } => format!("resize the memory to {memory_bytes} bytes"),
-        Request::Backup { folder, .. } => format!("back up to {folder:?}"),
+        Request::Backup { to, .. } => format!("back up to {to:?}"),
         Request::Promote { force } => format!("promote{}", if *force { " by force" } else { "" }),
         _ => "another request of an admin".into(),
     })

@@ -100,7 +100,7 @@ pub fn requests(keyspace: &str) -> Vec<Request> {
         Request::Inspect,
         Request::Grow { capacity_bytes: 64 << 20 },
         Request::ResizeMemory { memory_bytes: 1 << 30 },
-        Request::Backup { folder: "/nowhere/at/all".into(), anew: false },
+        Request::Backup { to: "/nowhere/at/all".into(), anew: false },
         Request::Promote { force: false },
     ];
     assert!(requests.iter().all(is_there));

@@ -176,10 +176,12 @@ pub enum Request {
     ReleaseFreeze {
         id: u64,
     },
-    /// Makes a backup in a folder of the machine on which the store is open. Answered with [`crate::reply::Reply::Progress`], in bytes, now and
+    /// Makes a backup in a folder of the machine on which the store is open, or in object storage, with what the environment of the process that
+    /// has the store open says of it. Answered with [`crate::reply::Reply::Progress`], in bytes, now and
     /// then, and [`crate::reply::Reply::BackedUp`].
     Backup {
-        folder: String,
+        /// As [`tapetum_depot::Destination`] parses it.
+        to: String,
         /// Takes nothing over from earlier backups.
         anew: bool,
     },

@@ -1,12 +1,11 @@
 //! `tapetum backup`: makes, lists, verifies, restores and prunes backups.
 
-use std::error::Error;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use serde_json::{Value, json};
-use tapetum::backup::{self, BackupManifest, BackupName, Depot, FolderDepot, LostParts, Restore, Restored};
+use tapetum::backup::{self, BackupManifest, BackupName, LostParts, Restore, Restored};
 use tapetum::{Place, restore_at};
+use tapetum_depot::Destination;
 use tapetum_service::backups::{LASTS_MS, release, take_lease};
 use tapetum_service::reply::{BackupRow, Reply};
 use tapetum_service::request::Request;
@@ -22,20 +21,19 @@ use crate::cli::arguments::StoreArguments;
 
 pub fn run(command: BackupCommand) -> Outcome {
     match command {
-        BackupCommand::Create { folder, anew, store } => create(folder, anew, &store),
-        BackupCommand::List { folder, json } => list(&folder, json),
-        BackupCommand::Verify { folder, number } => verify(&folder, number),
-        BackupCommand::Restore { folder, into, number, partial } => restore(&folder, &into, number, partial),
-        BackupCommand::Prune { folder, keep } => prune(&folder, keep),
+        BackupCommand::Create { to, anew, store } => create(to, anew, &store),
+        BackupCommand::List { from, json } => list(&from, json),
+        BackupCommand::Verify { from, number } => verify(&from, number),
+        BackupCommand::Restore { from, into, number, partial } => restore(&from, &into, number, partial),
+        BackupCommand::Prune { from, keep } => prune(&from, keep),
     }
 }
 
-fn create(folder: PathBuf, anew: bool, store: &StoreArguments) -> Outcome {
+fn create(to: Destination, anew: bool, store: &StoreArguments) -> Outcome {
     // A server has another working directory.
-    let folder = std::path::absolute(folder)?;
-    let folder = folder.to_str().ok_or("the folder of backups has a name that is no text: give another")?.to_owned();
+    let to = to.absolute()?.text().ok_or("the folder of backups has a name that is no text: give another")?;
     let mut reached = Reached::new(store, &offline_options(store), Access::Write)?;
-    let made = reached.gather(Request::Backup { folder, anew });
+    let made = reached.gather(Request::Backup { to, anew });
     match reached.close(made)?.pop() {
         Some(Reply::BackedUp(made)) => print(created(&made).as_bytes()),
         _ => Err("no backup was told".into()),
@@ -53,12 +51,8 @@ fn created(made: &BackupRow) -> String {
     format!("backup {number} has {shown} in {has}, of which {copied} were copied\n")
 }
 
-fn opened(folder: &Path) -> Result<Arc<dyn Depot>, Box<dyn Error>> {
-    Ok(Arc::new(FolderDepot::open(folder)?))
-}
-
-fn list(folder: &Path, json: bool) -> Outcome {
-    let depot = opened(folder)?;
+fn list(from: &Destination, json: bool) -> Outcome {
+    let depot = from.open()?;
     backup::owner(&*depot)?;
     let names = backup::list_all(&*depot)?;
     if names.is_empty() {
@@ -111,8 +105,8 @@ fn described(name: &BackupName, is_believed: bool, manifest: Option<&BackupManif
     })
 }
 
-fn verify(folder: &Path, number: Option<u64>) -> Outcome {
-    let depot = opened(folder)?;
+fn verify(from: &Destination, number: Option<u64>) -> Outcome {
+    let depot = from.open()?;
     let last = backup::find(&*depot, number)?;
     let names = if number.is_some() { vec![last] } else { backup::list(&*depot)? };
     let verified = backup::verify(&*depot, &names, &mut || true)?;
@@ -121,8 +115,8 @@ fn verify(folder: &Path, number: Option<u64>) -> Outcome {
     print(format!("{backups} {are} whole: {packs}, {}\n", size::shown(verified.bytes)).as_bytes())
 }
 
-fn restore(folder: &Path, into: &Path, number: Option<u64>, partial: bool) -> Outcome {
-    let depot = opened(folder)?;
+fn restore(from: &Destination, into: &Path, number: Option<u64>, partial: bool) -> Outcome {
+    let depot = from.open()?;
     let name = backup::find(&*depot, number)?;
     let manifest = backup::read(&*depot, &name)?;
     // A path that is not there is a directory, unless it looks like a file.
@@ -154,8 +148,8 @@ fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
     )
 }
 
-fn prune(folder: &Path, keep: u32) -> Outcome {
-    let depot = opened(folder)?;
+fn prune(from: &Destination, keep: u32) -> Outcome {
+    let depot = from.open()?;
     backup::find(&*depot, None)?;
     let lease = take_lease(&depot, "tapetum backup prune", LASTS_MS, &mut || true)?;
     let pruned = backup::prune(&*depot, keep as usize, &mut || lease.is_held());

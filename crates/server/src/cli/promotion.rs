@@ -1,12 +1,12 @@
 //! `tapetum promote`: lets a standby take the place of the server that it follows.
 
 use std::error::Error;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use tapetum::backup::{self, BackupError, Depot, FolderDepot};
+use tapetum::backup::{self, BackupError, Depot};
+use tapetum_depot::Destination;
 use tapetum_service::asked::Asked;
 use tapetum_service::backups::LASTS_MS;
 use tapetum_service::caller::Gathering;
@@ -18,12 +18,14 @@ use tapetum_service::{backups, duration};
 use super::commands::{Outcome, offline_options, print, tell};
 use super::reach::server_of;
 use crate::cli::arguments::StoreArguments;
+use crate::cli::backup_arguments::destination;
 use crate::store::follower::{FollowError, Follower};
 
 #[derive(Debug, Args)]
 pub struct PromoteArguments {
-    /// The folder of backups that the standby follows
-    folder: PathBuf,
+    /// The place of the backups that the standby follows: a folder, or s3://BUCKET/PREFIX
+    #[arg(value_name = "PLACE", value_parser = destination())]
+    from: Destination,
     /// Also where no server holds a lease that says how much is lost; or let a store that is no standby be the one that counts
     #[arg(long)]
     force: bool,
@@ -52,7 +54,7 @@ fn of_server(server: &mut dyn Asked, force: bool) -> Result<PromotedRow, Box<dyn
 
 /// A store that no server has open: it is served with --backup-to afterwards.
 fn of_closed(arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>> {
-    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::open(&arguments.folder)?);
+    let depot = arguments.from.open()?;
     let (place, options) = (arguments.store.place(), offline_options(&arguments.store));
     let mut follower = match Follower::new(&depot, &place, &options) {
         Err(FollowError::NoStandby { .. }) if arguments.force => return of_other(&depot, arguments),

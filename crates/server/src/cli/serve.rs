@@ -5,15 +5,14 @@ use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tapetum::backup::lease::Lease;
-use tapetum::backup::{self, Depot, FolderDepot};
+use tapetum::backup::{self, lease::Lease};
 use tapetum::{Fence, Keyspace, Slabs};
+use tapetum_depot::Destination;
 use tapetum_drive::{Env, Size};
 use tapetum_kernels::record;
 
@@ -85,7 +84,8 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let progress = Arc::new(WarmProgress::default());
     let mut server_options = server_options(arguments, Arc::clone(&progress), log)?;
     let access = server_options.access.clone();
-    if arguments.access.has_files() {
+    // Hashes, keys, and the credentials by which backups are kept.
+    if arguments.access.has_files() || std::env::var_os("AWS_SECRET_ACCESS_KEY").is_some() {
         os::hide_memory()?;
     }
     let options = open_options(arguments)?;
@@ -109,7 +109,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let opening = Opening::watch(signals)?;
     let (store, follower) = match &arguments.backups.follow {
         None => (opening::open(&place, &options)?, None),
-        Some(folder) => follow(folder, &place, &options)?,
+        Some(from) => follow(from, &place, &options)?,
     };
     drop(opening);
     refuse_devices(&store, &keyspaces)?;
@@ -264,11 +264,11 @@ impl Care {
 
 /// The store of a standby, which is read, and who follows the backups.
 fn follow(
-    folder: &Path,
+    from: &Destination,
     place: &tapetum::Place,
     options: &tapetum::Options,
 ) -> Result<(tapetum::Store, Option<Follower>), Box<dyn Error>> {
-    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::open(folder)?);
+    let depot = from.open()?;
     let follower = Follower::new(&depot, place, &Standby::reading(options)).map_err(of_both_stores)?;
     let store = follower.open().map_err(of_both_stores)?;
     tracing::info!(
@@ -299,10 +299,10 @@ fn plan(arguments: &BackupArguments) -> BackupPlan {
     }
 }
 
-/// The lease of the folder of backups, if there is one. One that a killed server held is waited for.
+/// The lease of the place of backups, if there is one. One that a killed server held is waited for.
 fn take_lease(arguments: &BackupArguments) -> Result<UnusedLease, Box<dyn Error>> {
-    let Some(folder) = &arguments.backup_to else { return Ok(UnusedLease(None)) };
-    let depot: Arc<dyn Depot> = Arc::new(FolderDepot::make(folder)?);
+    let Some(to) = &arguments.backup_to else { return Ok(UnusedLease(None)) };
+    let depot = to.make()?;
     let lease = backups::take_lease(&depot, "tapetum serve", plan(arguments).lease_ms, &mut || true)?;
     Ok(UnusedLease(Some(lease)))
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tapetum::{Options, TierSize};
+use tapetum_depot::Destination;
 use tapetum_drive::{DRIVE_THREADS_MAX, Size};
 
 use crate::cli::access_arguments::AccessArguments;
 use crate::cli::arguments::{CapacityArguments, PRESETS_HELP, StoreArguments};
+use crate::cli::backup_arguments::destination;
 use crate::cli::keyspace_arguments::{DEFAULT_NAME, keyspace_name};
 use crate::cli::ranges::{
     IDLE_SECONDS_MAX, item_size, node_cache, slab_factor, slab_size, tier, udp_rate, write_buffer,
@@ -168,14 +170,14 @@ struct UdpArguments {
 /// Backups that the server makes, and those that it follows.
 #[derive(Debug, Args)]
 pub struct BackupArguments {
-    /// Keep backups of the store in this folder, from which a standby follows it: see `tapetum backup`. The server holds a lease there, and
-    /// acknowledges nothing when it can renew that no more
-    #[arg(long, value_name = "FOLDER", group = "backups_in")]
-    pub backup_to: Option<PathBuf>,
-    /// Be a standby of the server that keeps backups in this folder: serve its last backup to read, and go over to each later one, until
+    /// Keep backups of the store in this folder, or at s3://BUCKET/PREFIX, from where a standby follows it: see `tapetum backup`. The server
+    /// holds a lease there, and acknowledges nothing when it can renew that no more
+    #[arg(long, value_name = "PLACE", group = "backups_in", value_parser = destination())]
+    pub backup_to: Option<Destination>,
+    /// Be a standby of the server that keeps backups there: serve its last backup to read, and go over to each later one, until
     /// `tapetum promote` lets this server take its place, which keeps its own backups there from then on. The data takes twice the flash
-    #[arg(long, value_name = "FOLDER", group = "backups_in", conflicts_with_all = ["capacity", "write_buffer"])]
-    pub follow: Option<PathBuf>,
+    #[arg(long, value_name = "PLACE", group = "backups_in", value_parser = destination(), conflicts_with_all = ["capacity", "write_buffer"])]
+    pub follow: Option<Destination>,
     /// How often a backup is made, in seconds
     #[arg(long, value_name = "SECONDS", requires = "backups_in", default_value = "60",
           value_parser = clap::value_parser!(u32).range(1..=86_400))]

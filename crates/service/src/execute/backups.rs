@@ -1,9 +1,9 @@
-//! Backups of an open store, to a folder.
+//! Backups of an open store, to a folder or to object storage.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::ffi::OsStr;
 
-use tapetum::backup::{BackupError, BackupOptions, BackupReport, Depot, FolderDepot, refuse_other_store};
+use tapetum::backup::{BackupError, BackupOptions, BackupReport, refuse_other_store};
+use tapetum_depot::Destination;
 
 use super::OpenStore;
 use crate::backups::{LASTS_MS, release, take_lease};
@@ -14,10 +14,11 @@ use crate::reply::{BackupRow, Reply};
 /// Bytes between two words about how far it is.
 const TELL_BYTES: u64 = 64 << 20;
 
-pub fn create(open: OpenStore<'_>, folder: &str, anew: bool, caller: &mut dyn Caller) -> Result<(), Failure> {
+pub fn create(open: OpenStore<'_>, to: &str, anew: bool, caller: &mut dyn Caller) -> Result<(), Failure> {
     let failed = |error| failure(open, error);
-    let depot = FolderDepot::make(Path::new(folder)).map_err(|error| failed(error.into()))?;
-    let depot: Arc<dyn Depot> = Arc::new(depot);
+    let to = Destination::parse(OsStr::new(to));
+    let to = to.map_err(|error| Failure::new(FailureKind::BadRequest, error.to_string()))?;
+    let depot = to.make().map_err(|error| failed(error.into()))?;
     refuse_other_store(&*depot, open.store.id()).map_err(failed)?;
     let mut lease =
         take_lease(&depot, "tapetum backup create", LASTS_MS, &mut || !caller.has_left()).map_err(failed)?;

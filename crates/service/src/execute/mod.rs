@@ -131,7 +131,7 @@ pub fn execute(open: OpenStore<'_>, request: Request, caller: &mut dyn Caller) -
         Request::Freezes => freezes::list(open, caller),
         Request::RenewFreeze { id, lasts_ms } => freezes::renew(open, id, lasts_ms, caller),
         Request::ReleaseFreeze { id } => freezes::release(open, id),
-        Request::Backup { folder, anew } => backups::create(open, &folder, anew, caller),
+        Request::Backup { to, anew } => backups::create(open, &to, anew, caller),
         // A server does it before it takes the store.
         Request::Promote { .. } => Err(Failure::bad("only a store that nobody else has open is promoted so")),
         Request::Figures => figures(open, caller),

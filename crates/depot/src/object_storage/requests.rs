@@ -1,0 +1,199 @@
+//! The requests of a depot: each is made again until it is answered, or has failed for long enough.
+//!
+//! ```text
+//!  put_new:  PUT If-None-Match: *  ─► 200: put     412: taken     409, 429, 5xx, no answer: again, and in doubt
+//!                                      412 in doubt: ours, if the object has this put's mark
+//!  parts:    begun, put, joined; of objects that are named by their digest alone
+//! ```
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use object_store::multipart::{MultipartStore, PartId};
+use object_store::path::Path;
+use object_store::{
+    Attribute, AttributeValue, Attributes, GetOptions, MultipartId, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutOptions,
+};
+use tapetum_drive::Env;
+
+use super::failure::Failure;
+use super::retry::Attempts;
+
+/// What a depot needs of a client.
+pub trait Objects: ObjectStore + MultipartStore {}
+
+impl<T: ObjectStore + MultipartStore> Objects for T {}
+
+/// The metadata that says which put an object is of (`x-amz-meta-tapetum-put`).
+const MARK: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("tapetum-put"));
+
+/// Puts an object, unless there is one of this name: then `false`.
+pub async fn put_new(objects: Arc<dyn Objects>, path: Path, bytes: Bytes) -> Result<bool, Failure> {
+    let (mut attempts, mut is_in_doubt) = (Attempts::of(bytes.len()), false);
+    let mark = AttributeValue::from(format!("{:016x}", Env::system().random_u64()));
+    let attributes = Attributes::from_iter([(MARK, mark.clone())]);
+    loop {
+        let options = PutOptions { mode: PutMode::Create, attributes: attributes.clone(), ..PutOptions::default() };
+        match attempts.answer(objects.put_opts(&path, bytes.clone().into(), options)).await {
+            Ok(_) => return Ok(true),
+            Err(Failure::Exists) if is_in_doubt => return is_marked(&*objects, &path, &mark).await,
+            Err(Failure::Exists) => return Ok(false),
+            Err(failure) => {
+                attempts.again(failure).await?;
+                is_in_doubt = true;
+            }
+        }
+    }
+}
+
+/// Whether an object is of the put with this mark.
+async fn is_marked(objects: &dyn Objects, path: &Path, mark: &AttributeValue) -> Result<bool, Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match attempts.answer(objects.get_opts(path, options)).await {
+            Ok(found) => return Ok(found.attributes.get(&MARK) == Some(mark)),
+            Err(Failure::Missing) => return Ok(false),
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+/// Begins a large object, of parts. `None`: there is one of this name.
+pub async fn begin_parts(objects: Arc<dyn Objects>, path: Path) -> Result<Option<Upload>, Failure> {
+    if length(&*objects, &path).await?.is_some() {
+        return Ok(None);
+    }
+    let mut attempts = Attempts::of(0);
+    let id = loop {
+        match attempts.answer(objects.create_multipart(&path)).await {
+            Ok(id) => break id,
+            Err(failure) => attempts.again(failure).await?,
+        }
+    };
+    Ok(Some(Upload { objects, path, id }))
+}
+
+/// A large object whose parts are being put.
+#[derive(Clone)]
+pub struct Upload {
+    objects: Arc<dyn Objects>,
+    path: Path,
+    id: MultipartId,
+}
+
+impl Upload {
+    pub async fn put_part(self, place: usize, part: Bytes) -> Result<PartId, Failure> {
+        let mut attempts = Attempts::of(part.len());
+        loop {
+            match attempts.answer(self.objects.put_part(&self.path, &self.id, place, part.clone().into())).await {
+                Ok(id) => return Ok(id),
+                Err(failure) => attempts.again(failure).await?,
+            }
+        }
+    }
+
+    /// Joins the parts: from then on there is an object, of so many bytes.
+    pub async fn complete(self, parts: Vec<PartId>, bytes: u64) -> Result<(), Failure> {
+        let mut attempts = Attempts::of(bytes as usize);
+        loop {
+            match attempts.answer(self.objects.complete_multipart(&self.path, &self.id, parts.clone())).await {
+                Ok(_) => return Ok(()),
+                // The answer to an earlier attempt was lost.
+                Err(Failure::Missing) if length(&*self.objects, &self.path).await? == Some(bytes) => return Ok(()),
+                Err(failure) => attempts.again(failure).await?,
+            }
+        }
+    }
+
+    pub async fn abort(self) -> Result<(), Failure> {
+        Attempts::of(0).answer(self.objects.abort_multipart(&self.path, &self.id)).await
+    }
+}
+
+async fn length(objects: &dyn Objects, path: &Path) -> Result<Option<u64>, Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        match attempts.answer(objects.head(path)).await {
+            Ok(meta) => return Ok(Some(meta.size)),
+            Err(Failure::Missing) => return Ok(None),
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+/// All of an object.
+pub async fn get(objects: Arc<dyn Objects>, path: Path) -> Result<Option<Vec<u8>>, Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        match read(&*objects, &path, &attempts).await {
+            Ok(bytes) => return Ok(Some(bytes)),
+            Err(Failure::Missing) => return Ok(None),
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}
+
+async fn read(objects: &dyn Objects, path: &Path, attempts: &Attempts) -> Result<Vec<u8>, Failure> {
+    let found = attempts.answer(objects.get_opts(path, GetOptions::default())).await?;
+    let (length, mut stream) = (found.meta.size as usize, found.into_stream());
+    let mut bytes = Vec::new();
+    // As it comes: each piece has its own time.
+    while let Some(piece) = attempts.answer(async { stream.next().await.transpose() }).await? {
+        bytes.extend_from_slice(&piece);
+    }
+    if bytes.len() != length {
+        return Err(Failure::Unreachable("the answer was cut short".into()));
+    }
+    Ok(bytes)
+}
+
+/// All objects beneath a name.
+pub async fn list(objects: Arc<dyn Objects>, path: Path) -> Result<Vec<ObjectMeta>, Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        match list_once(&*objects, &path, &attempts, usize::MAX).await {
+            Err(failure) => attempts.again(failure).await?,
+            listed => return listed,
+        }
+    }
+}
+
+/// Asks for a list: whether the bucket can be reached.
+pub async fn reach(objects: Arc<dyn Objects>, path: Path) -> Result<(), Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        match list_once(&*objects, &path, &attempts, 1).await {
+            Err(failure) => attempts.again(failure).await?,
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+async fn list_once(
+    objects: &dyn Objects,
+    path: &Path,
+    attempts: &Attempts,
+    count: usize,
+) -> Result<Vec<ObjectMeta>, Failure> {
+    let (mut listed, mut stream) = (Vec::new(), objects.list(Some(path)));
+    while listed.len() < count
+        && let Some(object) = attempts.answer(async { stream.next().await.transpose() }).await?
+    {
+        listed.push(object);
+    }
+    Ok(listed)
+}
+
+/// Removes an object, if it is there.
+pub async fn delete(objects: Arc<dyn Objects>, path: Path) -> Result<(), Failure> {
+    let mut attempts = Attempts::of(0);
+    loop {
+        match attempts.answer(objects.delete(&path)).await {
+            Ok(()) | Err(Failure::Missing) => return Ok(()),
+            Err(failure) => attempts.again(failure).await?,
+        }
+    }
+}

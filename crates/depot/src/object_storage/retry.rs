@@ -1,0 +1,60 @@
+//! How long a request is waited for, and how often it is made again.
+//!
+//! A holder renews a lease after a third of its time ([`tapetum::backup::lease`]); the pauses and the last attempt of a small request together end
+//! before the rest of a lease of 10 s, which is the default, has passed.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tapetum_drive::Env;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::failure::Failure;
+
+/// The time that a small request may take.
+const ANSWER: Duration = Duration::from_secs(3);
+/// For how long a small request is made again. With the last attempt: 6 s.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Bytes a second that are thought to pass at least: so much longer a request may take, and is made again.
+const RATE_LEAST: u64 = 256 << 10;
+const PAUSE_FIRST_MS: u64 = 50;
+const PAUSE_LONGEST_MS: u64 = 1000;
+
+/// The attempts of one request.
+pub struct Attempts {
+    begun: Instant,
+    /// What a request of its size takes at the least rate.
+    transfer: Duration,
+    pause_ms: u64,
+}
+
+impl Attempts {
+    /// Of a request that moves so many bytes.
+    pub fn of(bytes: usize) -> Attempts {
+        let transfer = Duration::from_millis(bytes as u64 * 1000 / RATE_LEAST);
+        Attempts { begun: Instant::now(), transfer, pause_ms: PAUSE_FIRST_MS }
+    }
+
+    /// Waits for an answer, as long as that may take.
+    pub async fn answer<T>(&self, request: impl Future<Output = Result<T, object_store::Error>>) -> Result<T, Failure> {
+        match timeout(ANSWER + self.transfer, request).await {
+            Ok(answer) => answer.map_err(|error| Failure::of(&error)),
+            Err(_) => Err(Failure::NoAnswer),
+        }
+    }
+
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    /// The failure, if it will not pass, or has lasted too long.
+    pub async fn again(&mut self, failure: Failure) -> Result<(), Failure> {
+        if !failure.is_passing() || self.begun.elapsed() > PATIENCE + self.transfer {
+            return Err(failure);
+        }
+        // Others who failed at the same moment come back at another.
+        let pause_ms = self.pause_ms / 2 + Env::system().random_u64() % self.pause_ms;
+        self.pause_ms = (self.pause_ms * 2).min(PAUSE_LONGEST_MS);
+        sleep(Duration::from_millis(pause_ms)).await;
+        Ok(())
+    }
+}
