@@ -8,7 +8,7 @@
 # All install what is missing (Debian packages through apt-get, Python packages into the target folder) and build.
 
 .DEFAULT_GOAL := help
-.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-console test-system test-package test-image test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
+.PHONY: help run release check test soak lint lint-rest test-build test-rust test-clients test-flight test-backups test-console test-system test-package test-image test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut test-damage test-rows test-simulation test-python test-wheel setup-build setup-images setup-test setup-bench bench clean
 
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO := cargo
@@ -73,7 +73,7 @@ check: setup-images
 	@echo "make check: all passed"
 
 # What is quick fails first. Then two at a time: most wait for a disk or a clock; the simulation, which is last, takes both processors.
-STAGES := test-rust test-clients test-flight test-console test-system test-package test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut \
+STAGES := test-rust test-clients test-flight test-backups test-console test-system test-package test-docs test-dashboards test-differential test-udp test-nbd test-kill test-device test-power-cut \
 	test-python test-damage test-rows test-simulation
 
 test: export TAPETUM_TIMES := $(TIMES)
@@ -125,6 +125,10 @@ test-flight: test-build
 
 test-console: test-build
 	$(TIMED) console $(X) test-console --server $(SERVER)
+
+# Backups in object storage: moto, in memory, behind a proxy that fails as networks do.
+test-backups: test-build
+	$(TIMED) backups $(X) test-backups --server $(SERVER)
 
 test-system: test-build
 	$(TIMED) system $(X) test-system --server $(SERVER)

@@ -78,6 +78,8 @@ class Server:
     def __init__(self, data, options, prefix, log):
         self.log_path = log
         sizes = () if "--capacity" in options else SMALL
+        # A standby has the capacity of what it follows, and two stores in its memory.
+        sizes = ("--memory", "128MiB") if "--follow" in options else sizes
         addresses = () if "--memcached" in options else ("--memcached", "127.0.0.1:0")
         place = () if "--drive" in options else ("--data", data)
         words = [*prefix, BINARY, "serve", *place, *sizes, *addresses, *options]

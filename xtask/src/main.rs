@@ -9,6 +9,7 @@ mod arguments;
 mod bench;
 mod damage;
 mod demo;
+mod depot;
 mod device;
 mod differential;
 #[cfg(test)]
@@ -49,6 +50,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-flight        ADBC, pyarrow and DuckDB against the server's Flight door            [--only NAME]
   test-console       the console in headless Chromium, and requests of its own kind without it   [--only NAME] [--pictures FOLDER: those of the documents, too]
   test-clients       pymemcache, python-binary-memcached and pylibmc against the server   [--only NAME]
+  test-backups       backups and standbys in object storage, on good days and bad   [--only NAME] [--s3-server FILE: versitygw, in the place of moto]
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-package       the Debian package in a fresh root, as root: installed, used, upgraded, removed, purged
@@ -71,6 +73,7 @@ By option (see docs/TESTING.md):
   test-image         the image for containers, unpacked, without a runtime, as root   [--server FILE: a static binary] [--only NAME]
   test-wheel         the wheel of cargo x package as pip installs it, then as test-python  [--only PATTERN] [--server FILE]
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
+  try-depot          a place of backups, a folder or s3://…, keeps what backups rely on   --at PLACE [--objects 100]
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]
 By option, on nightly:
   test-asan          the tests of kernels, drive, store and server under AddressSanitizer   [--only NAME]
@@ -133,6 +136,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
     }
     match command {
         "test-clients" => python::clients(&options(rest)?),
+        "test-backups" => python::backups(&options(rest)?),
         "test-flight" => python::flight(&options(rest)?),
         "test-console" => python::console(&options(rest)?),
         "test-python" => python::package(&options(rest)?),
@@ -144,6 +148,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-dashboards" => python::dashboards(&options(rest)?),
         "test-differential" => differential::run(&options(rest)?),
         "test-memccapable" => memccapable::run(&options(rest)?),
+        "try-depot" => depot::run(&options(rest)?),
         "test-damage" => damage::run(&options(rest)?),
         "test-device" => device::run(&options(rest)?),
         "test-kill" => kill::run(&options(rest)?),

@@ -1,8 +1,8 @@
-//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight, as those;
-//! tests/console, the console's page in a browser; tests/system, the server under operating system conditions (file systems, limits, clocks,
-//! signals), which needs no packages; tests/nbd, block devices through libnbd; tests/package, what users install; tests/dashboards, dashboard
-//! and alerts under Prometheus; and tests/docs, the programs of the documents. They start the server themselves, because some restart it.
-//! With pytest: tests/python, the package in python/, with the native half that cargo built, or as a wheel.
+//! Tests written in Python. With unittest: tests/clients, real clients in a virtual environment of the target folder; tests/flight and
+//! tests/backups, as those; tests/console, the console's page in a browser; tests/system, the server under operating system conditions (file
+//! systems, limits, clocks, signals), which needs no packages; tests/nbd, block devices through libnbd; tests/package, what users install;
+//! tests/dashboards, dashboard and alerts under Prometheus; and tests/docs, the programs of the documents. They start the server themselves,
+//! because some restart it. With pytest: tests/python, the package in python/, with the native half that cargo built, or as a wheel.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,6 +40,20 @@ pub fn console(arguments: &Arguments) -> Result<(), Failure> {
             tests.env("TAPETUM_PICTURES", folder);
         });
         succeed(&mut tests, unittest_failed("console"))
+    })
+}
+
+/// Backups in object storage. `--s3-server FILE`: versitygw, in the place of moto.
+pub fn backups(arguments: &Arguments) -> Result<(), Failure> {
+    let only = arguments.text("only").map(str::to_owned);
+    let storage = arguments.text("s3-server").map(std::path::absolute).transpose()?;
+    let binary = arguments.tested_server()?;
+    let python = environment("venv-backups", "tests/backups/requirements.txt", &[])?.join("bin/python");
+    workspace::keeping("backups", |scratch| {
+        let mut tests = unittest_command("backups", &python, &binary, scratch, only.as_deref())?;
+        tests.env("TAPETUM_X", std::env::current_exe()?);
+        storage.iter().for_each(|storage| drop(tests.env("TAPETUM_S3_SERVER", storage)));
+        succeed(&mut tests, unittest_failed("backups"))
     })
 }
 
