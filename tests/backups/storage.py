@@ -124,7 +124,8 @@ class Proxy:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        # Clients are killed, and give up.
+        self.server.handle_error = lambda *_: None
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -246,13 +247,15 @@ class StorageTest(HostTest):
 
     def started(self, *words):
         process = subprocess.Popen([BINARY, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(process.wait)
+        self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
 
     def backups(self):
         """The numbers of the backups that are whole."""
-        rows = self.done("backup", "list", self.place).splitlines()[1:]
+        listed = self.tapetum("backup", "list", self.place)
+        self.assertTrue(listed.returncode == 0 or "has no backups" in listed.stderr, listed.stderr)
+        rows = listed.stdout.splitlines()[1:]
         return [int(row.split()[0]) for row in rows if row.split()[-1] == "whole"]
 
     def restored(self, name, *options):
@@ -272,9 +275,15 @@ def environment(**variables):
         yield
 
 
-def put(server, keys, value):
+def stored(server, keys, value):
+    """Whether all of these were stored."""
     told = server.ask("".join(f"set {key} 0 0 {len(value)}\r\n{value}\r\n" for key in keys))
-    assert told.count("STORED\r\n") == len(keys), told
+    return told.count("STORED\r\n") == len(keys)
+
+
+def put(server, keys, value):
+    if not stored(server, keys, value):
+        raise AssertionError(f"not all was stored:\n{server.log[-2000:]}")
 
 
 def values(server, keys):

@@ -51,7 +51,7 @@ class Backups(StorageTest):
         put(server, KEYS, "x" * 500)
         words = ("backup", "create", self.place, "--data", self.folder / "data")
         both = [self.started(*words) for _ in range(2)]
-        told = [(process.communicate()[1], process.returncode) for process in both]
+        told = [(process.stderr.read(), process.wait()) for process in both]
         self.assertIn(0, [status for _, status in told], told)
         for error, status in told:
             self.assertTrue(status == 0 or "makes backups at" in error, error)

@@ -1,15 +1,20 @@
 """A standby that follows backups in object storage, and the lease there."""
 
-from storage import StorageTest, put, values, wait_for
+from storage import StorageTest, stored, values, wait_for
 
 KEYS = [f"key{number:03}" for number in range(50)]
-OFTEN = ("--every", "1", "--lease", "2")
+OFTEN = ("--every", "1", "--lease", "5")
+
+
+def put_when_held(server, keys, value):
+    """A busy machine may renew the lease too late: writes are refused meanwhile, and made again."""
+    wait_for(lambda: stored(server, keys, value), "writes are taken")
 
 
 class Standbys(StorageTest):
     def first(self):
         first = self.serve("--backup-to", self.place, *OFTEN, data=self.folder / "first")
-        put(first, KEYS, "before")
+        put_when_held(first, KEYS, "before")
         return first
 
     def wait_for_backup(self):
@@ -22,12 +27,12 @@ class Standbys(StorageTest):
         self.wait_for_backup()
         second = self.serve("--follow", self.place, *OFTEN, data=self.folder / "second")
         self.assertEqual(values(second, KEYS), dict.fromkeys(KEYS, "before"))
-        put(first, KEYS[:3], "later")
+        put_when_held(first, KEYS[:3], "later")
         wait_for(lambda: values(second, KEYS[:1]) == {KEYS[0]: "later"}, "the standby goes over to a later backup")
         first.kill()
         told = self.done("promote", self.place, "--data", self.folder / "second")
         self.assertIn("generation 2 began with backup", told)
-        put(second, KEYS[3:6], "own")
+        put_when_held(second, KEYS[3:6], "own")
         self.assertEqual(values(second, KEYS), {**dict.fromkeys(KEYS, "before"), **dict.fromkeys(KEYS[:3], "later"), **dict.fromkeys(KEYS[3:6], "own")})
         # The one that was gone is not let back.
         refused = self.refused("serve", "--data", self.folder / "first", "--memcached", "127.0.0.1:0", "--backup-to", self.place, *OFTEN)
