@@ -48,15 +48,10 @@ class Image(unittest.TestCase):
         self.config = self.configuration["config"]
 
     def test_its_parts_are_what_their_names_say(self):
-        index = json.loads((self.archive / "index.json").read_text())
-        described = [index["manifests"][0]]
-        manifest = json.loads(self.blob(described[0]))
-        described += [manifest["config"], *manifest["layers"]]
-        for part in described:
-            blob = self.blob(part)
-            self.assertEqual(("sha256:" + hashlib.sha256(blob).hexdigest(), len(blob)), (part["digest"], part["size"]))
-        self.assertEqual(self.configuration["rootfs"]["diff_ids"], [layer["digest"] for layer in manifest["layers"]])
-        self.assertEqual(self.archive / self.manifest["Config"], self.blob_path(manifest["config"]))
+        digests = {name: hashlib.sha256((self.archive / name).read_bytes()).hexdigest()
+                   for name in (self.manifest["Config"], *self.manifest["Layers"])}
+        self.assertTrue(all(name.startswith(digest) for name, digest in digests.items()), digests)
+        self.assertEqual(self.configuration["rootfs"]["diff_ids"], [f"sha256:{digests[name]}" for name in self.manifest["Layers"]])
 
     def test_it_holds_no_more_than_it_needs(self):
         files = {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()}
@@ -91,12 +86,6 @@ class Image(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     # Tools.
-
-    def blob_path(self, described):
-        return self.archive / "blobs" / described["digest"].replace(":", "/")
-
-    def blob(self, described):
-        return self.blob_path(described).read_bytes()
 
     def words(self, *command):
         place, = self.config["Volumes"]

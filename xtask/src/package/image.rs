@@ -1,5 +1,5 @@
-//! The image for containers: the binary alone, a user, a place for data. One archive in the layout of OCI with the manifest that Docker's
-//! own archives have, so that `docker load`, `podman load` and `skopeo copy oci-archive:` read it.
+//! The image for containers: the binary alone, a user, a place for data. An archive as Docker writes it, which `docker load`, `podman load`
+//! and `skopeo copy docker-archive:` read. Not the layout of OCI: that has no health check, and podman would prefer it to this one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,30 +25,14 @@ pub fn make(release: &Release) -> Result<PathBuf, Failure> {
     let folder = release.scratch.join("image");
     let layer = layer(release, &folder)?;
     let archive = folder.join("archive");
-    let blobs = archive.join("blobs/sha256");
-    let layer = Blob::take(&blobs, &fs::read(&layer)?)?;
-    let config = Blob::take(&blobs, config(release, &layer)?.to_string().as_bytes())?;
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": config.described("application/vnd.oci.image.config.v1+json"),
-        "layers": [layer.described("application/vnd.oci.image.layer.v1.tar")],
-    });
-    let manifest = Blob::take(&blobs, manifest.to_string().as_bytes())?;
-    let tag = format!("tapetum:{}", release.version);
-    let mut described = manifest.described("application/vnd.oci.image.manifest.v1+json");
-    described["annotations"] = json!({
-        "io.containerd.image.name": format!("docker.io/library/{tag}"),
-        "org.opencontainers.image.ref.name": release.version,
-    });
-    let index = json!({ "schemaVersion": 2, "manifests": [described] });
-    let of_docker = json!([{ "Config": config.path(), "RepoTags": [tag, "tapetum:latest"], "Layers": [layer.path()] }]);
-    tree::write(&archive.join("index.json"), index.to_string(), 0o644)?;
-    tree::write(&archive.join("manifest.json"), of_docker.to_string(), 0o644)?;
-    tree::write(&archive.join("oci-layout"), "{\"imageLayoutVersion\":\"1.0.0\"}", 0o644)?;
+    let layer = take(&archive, &fs::read(&layer)?, "tar")?;
+    let config = take(&archive, config(release, &layer.sha256)?.to_string().as_bytes(), "json")?;
+    let tags = [format!("tapetum:{}", release.version), "tapetum:latest".into()];
+    let manifest = json!([{ "Config": config.name, "RepoTags": tags, "Layers": [layer.name] }]);
+    tree::write(&archive.join("manifest.json"), manifest.to_string(), 0o644)?;
     let package = release.folder.join(format!("tapetum-{}-image.tar", release.version));
     tree::remove(&package)?;
-    tree::tar(release, &archive, &["oci-layout", "index.json", "manifest.json", "blobs"], 0, &package)?;
+    tree::tar(release, &archive, &["manifest.json", &config.name, &layer.name], 0, &package)?;
     Ok(package)
 }
 
@@ -70,7 +54,7 @@ fn layer(release: &Release, folder: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// How a container of the image runs.
-fn config(release: &Release, layer: &Blob) -> Result<Value, Failure> {
+fn config(release: &Release, layer_sha256: &str) -> Result<Value, Failure> {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -104,34 +88,21 @@ fn config(release: &Release, layer: &Blob) -> Result<Value, Failure> {
                 "org.opencontainers.image.licenses": "MIT OR Apache-2.0",
             },
         },
-        "rootfs": { "type": "layers", "diff_ids": [layer.digest()] },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{layer_sha256}")] },
         "history": [{ "created": release.timestamp, "created_by": "cargo x package image" }],
     }))
 }
 
-/// A file that is named by its checksum.
-struct Blob {
+/// A file of the archive.
+struct Member {
     sha256: String,
-    bytes: usize,
+    name: String,
 }
 
-impl Blob {
-    fn take(blobs: &Path, bytes: &[u8]) -> Result<Blob, Failure> {
-        let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        let blob = Blob { sha256, bytes: bytes.len() };
-        tree::write(&blobs.join(&blob.sha256), bytes, 0o644)?;
-        Ok(blob)
-    }
-
-    fn digest(&self) -> String {
-        format!("sha256:{}", self.sha256)
-    }
-
-    fn path(&self) -> String {
-        format!("blobs/sha256/{}", self.sha256)
-    }
-
-    fn described(&self, media_type: &str) -> Value {
-        json!({ "mediaType": media_type, "digest": self.digest(), "size": self.bytes })
-    }
+/// Keeps bytes in the archive's folder, named by their checksum.
+fn take(archive: &Path, bytes: &[u8], ending: &str) -> Result<Member, Failure> {
+    let sha256: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("{sha256}.{ending}");
+    tree::write(&archive.join(&name), bytes, 0o644)?;
+    Ok(Member { sha256, name })
 }
