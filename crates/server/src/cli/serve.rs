@@ -585,8 +585,9 @@ fn say_metrics(server: &Server, has_tls: bool) {
 fn web(address: &Address, has_tls: bool, path: &str) -> String {
     match address {
         Address::Tcp(at) if has_tls => format!("https://{at}{path}"),
-        // The doors over HTTP bind no Unix socket.
-        address => format!("http://{address}{path}"),
+        Address::Tcp(at) | Address::Plain(at) => format!("http://{at}{path}"),
+        // The doors over HTTP bind none.
+        Address::Unix(at) => at.display().to_string(),
     }
 }
 
