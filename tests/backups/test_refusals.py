@@ -14,6 +14,7 @@ class Refusals(StorageTest):
     def nothing_was_written(self):
         self.assertEqual(self.storage.keys(self.bucket), [])
 
+    @unittest.skipIf(VERSITY, "the condition is signed, and a proxy cannot take it out")
     def test_a_server_that_overwrites_what_must_not_be_there(self):
         self.proxy.ignores_conditions = True
         self.assertIn("ignores If-None-Match", self.refused(*self.words))

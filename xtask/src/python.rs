@@ -52,9 +52,7 @@ pub fn backups(arguments: &Arguments) -> Result<(), Failure> {
     workspace::keeping("backups", |scratch| {
         let mut tests = unittest_command("backups", &python, &binary, scratch, only.as_deref())?;
         tests.env("TAPETUM_X", std::env::current_exe()?);
-        storage.iter().for_each(|storage| {
-            tests.env("TAPETUM_S3_SERVER", storage);
-        });
+        tests.envs(storage.iter().map(|storage| ("TAPETUM_S3_SERVER", storage)));
         succeed(&mut tests, unittest_failed("backups"))
     })
 }

@@ -27,10 +27,19 @@ use tapetum::backup::{Depot, DepotError, Digest, ObjectEntry};
 use crate::address::BucketAddress;
 use failure::Failure;
 use requests::Objects;
+use retry::{OF_LEASES, OF_WORK, Pace};
 use runner::Runner;
 
 /// The object by which a server is tested.
 const PROBE: &str = "probe";
+
+/// Whoever renews a lease looks at these folders, and cannot wait.
+const FOLDERS_OF_LEASES: [&str; 2] = ["lease", "generations"];
+
+fn pace(name: &str) -> Pace {
+    let folder = name.split('/').next().unwrap_or_default();
+    if FOLDERS_OF_LEASES.contains(&folder) { OF_LEASES } else { OF_WORK }
+}
 
 /// In bytes.
 #[derive(Clone, Copy)]
@@ -91,7 +100,7 @@ impl ObjectDepot {
     }
 
     fn put_whole(&self, name: &str, bytes: &[u8]) -> Result<bool, Failure> {
-        self.run(requests::put_new(self.objects.clone(), self.path(name), Bytes::copy_from_slice(bytes)))
+        self.run(requests::put_new(self.objects.clone(), self.path(name), Bytes::copy_from_slice(bytes), pace(name)))
     }
 
     fn put_in_parts(&self, name: &str, bytes: &[u8]) -> Result<bool, Failure> {
@@ -121,7 +130,7 @@ impl ObjectDepot {
         }
         let put = || self.put_whole(PROBE, b"An object of this name is put again and again, which must fail.\n");
         if put()? && put()? {
-            self.run(requests::delete(self.objects.clone(), self.path(PROBE)))?;
+            self.run(requests::delete(self.objects.clone(), self.path(PROBE), OF_WORK))?;
             return Err(Failure::Unconditional);
         }
         *is_probed = true;
@@ -140,11 +149,11 @@ impl Depot for ObjectDepot {
     }
 
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, DepotError> {
-        self.run(requests::get(self.objects.clone(), self.path(name))).map_err(self.failed("read", name))
+        self.run(requests::get(self.objects.clone(), self.path(name), pace(name))).map_err(self.failed("read", name))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<ObjectEntry>, DepotError> {
-        let listed = self.run(requests::list(self.objects.clone(), self.path(folder)));
+        let listed = self.run(requests::list(self.objects.clone(), self.path(folder), pace(folder)));
         let listed = listed.map_err(self.failed("list", folder))?;
         let beneath = self.path(folder);
         let mut entries: Vec<ObjectEntry> = listed
@@ -161,7 +170,8 @@ impl Depot for ObjectDepot {
     }
 
     fn delete(&self, name: &str) -> Result<(), DepotError> {
-        self.run(requests::delete(self.objects.clone(), self.path(name))).map_err(self.failed("remove", name))
+        self.run(requests::delete(self.objects.clone(), self.path(name), pace(name)))
+            .map_err(self.failed("remove", name))
     }
 
     fn clean(&self) -> Result<(), DepotError> {

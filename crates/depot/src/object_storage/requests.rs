@@ -19,7 +19,7 @@ use object_store::{
 use tapetum_drive::Env;
 
 use super::failure::Failure;
-use super::retry::Attempts;
+use super::retry::{Attempts, OF_WORK, Pace};
 
 /// What a depot needs of a client.
 pub trait Objects: ObjectStore + MultipartStore {}
@@ -30,15 +30,15 @@ impl<T: ObjectStore + MultipartStore> Objects for T {}
 const MARK: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("tapetum-put"));
 
 /// Puts an object, unless there is one of this name: then `false`.
-pub async fn put_new(objects: Arc<dyn Objects>, path: Path, bytes: Bytes) -> Result<bool, Failure> {
-    let (mut attempts, mut is_in_doubt) = (Attempts::of(bytes.len()), false);
+pub async fn put_new(objects: Arc<dyn Objects>, path: Path, bytes: Bytes, pace: Pace) -> Result<bool, Failure> {
+    let (mut attempts, mut is_in_doubt) = (Attempts::of(bytes.len(), pace), false);
     let mark = AttributeValue::from(format!("{:016x}", Env::system().random_u64()));
     let attributes = Attributes::from_iter([(MARK, mark.clone())]);
     loop {
         let options = PutOptions { mode: PutMode::Create, attributes: attributes.clone(), ..PutOptions::default() };
         match attempts.answer(objects.put_opts(&path, bytes.clone().into(), options)).await {
             Ok(_) => return Ok(true),
-            Err(Failure::Exists) if is_in_doubt => return is_marked(&*objects, &path, &mark).await,
+            Err(Failure::Exists) if is_in_doubt => return is_marked(&*objects, &path, &mark, pace).await,
             Err(Failure::Exists) => return Ok(false),
             Err(failure) => {
                 attempts.again(failure).await?;
@@ -49,8 +49,8 @@ pub async fn put_new(objects: Arc<dyn Objects>, path: Path, bytes: Bytes) -> Res
 }
 
 /// Whether an object is of the put with this mark.
-async fn is_marked(objects: &dyn Objects, path: &Path, mark: &AttributeValue) -> Result<bool, Failure> {
-    let mut attempts = Attempts::of(0);
+async fn is_marked(objects: &dyn Objects, path: &Path, mark: &AttributeValue, pace: Pace) -> Result<bool, Failure> {
+    let mut attempts = Attempts::of(0, pace);
     loop {
         let options = GetOptions { head: true, ..GetOptions::default() };
         match attempts.answer(objects.get_opts(path, options)).await {
@@ -66,7 +66,7 @@ pub async fn begin_parts(objects: Arc<dyn Objects>, path: Path) -> Result<Option
     if length(&*objects, &path).await?.is_some() {
         return Ok(None);
     }
-    let mut attempts = Attempts::of(0);
+    let mut attempts = Attempts::of(0, OF_WORK);
     let id = loop {
         match attempts.answer(objects.create_multipart(&path)).await {
             Ok(id) => break id,
@@ -86,7 +86,7 @@ pub struct Upload {
 
 impl Upload {
     pub async fn put_part(self, place: usize, part: Bytes) -> Result<PartId, Failure> {
-        let mut attempts = Attempts::of(part.len());
+        let mut attempts = Attempts::of(part.len(), OF_WORK);
         loop {
             match attempts.answer(self.objects.put_part(&self.path, &self.id, place, part.clone().into())).await {
                 Ok(id) => return Ok(id),
@@ -97,7 +97,7 @@ impl Upload {
 
     /// Joins the parts: from then on there is an object, of so many bytes.
     pub async fn complete(self, parts: Vec<PartId>, bytes: u64) -> Result<(), Failure> {
-        let mut attempts = Attempts::of(bytes as usize);
+        let mut attempts = Attempts::of(bytes as usize, OF_WORK);
         loop {
             match attempts.answer(self.objects.complete_multipart(&self.path, &self.id, parts.clone())).await {
                 Ok(_) => return Ok(()),
@@ -109,12 +109,12 @@ impl Upload {
     }
 
     pub async fn abort(self) -> Result<(), Failure> {
-        Attempts::of(0).answer(self.objects.abort_multipart(&self.path, &self.id)).await
+        Attempts::of(0, OF_WORK).answer(self.objects.abort_multipart(&self.path, &self.id)).await
     }
 }
 
 async fn length(objects: &dyn Objects, path: &Path) -> Result<Option<u64>, Failure> {
-    let mut attempts = Attempts::of(0);
+    let mut attempts = Attempts::of(0, OF_WORK);
     loop {
         match attempts.answer(objects.head(path)).await {
             Ok(meta) => return Ok(Some(meta.size)),
@@ -125,8 +125,8 @@ async fn length(objects: &dyn Objects, path: &Path) -> Result<Option<u64>, Failu
 }
 
 /// All of an object.
-pub async fn get(objects: Arc<dyn Objects>, path: Path) -> Result<Option<Vec<u8>>, Failure> {
-    let mut attempts = Attempts::of(0);
+pub async fn get(objects: Arc<dyn Objects>, path: Path, pace: Pace) -> Result<Option<Vec<u8>>, Failure> {
+    let mut attempts = Attempts::of(0, pace);
     loop {
         match read(&*objects, &path, &attempts).await {
             Ok(bytes) => return Ok(Some(bytes)),
@@ -151,8 +151,8 @@ async fn read(objects: &dyn Objects, path: &Path, attempts: &Attempts) -> Result
 }
 
 /// All objects beneath a name.
-pub async fn list(objects: Arc<dyn Objects>, path: Path) -> Result<Vec<ObjectMeta>, Failure> {
-    let mut attempts = Attempts::of(0);
+pub async fn list(objects: Arc<dyn Objects>, path: Path, pace: Pace) -> Result<Vec<ObjectMeta>, Failure> {
+    let mut attempts = Attempts::of(0, pace);
     loop {
         match list_once(&*objects, &path, &attempts, usize::MAX).await {
             Err(failure) => attempts.again(failure).await?,
@@ -163,7 +163,7 @@ pub async fn list(objects: Arc<dyn Objects>, path: Path) -> Result<Vec<ObjectMet
 
 /// Asks for a list: whether the bucket can be reached.
 pub async fn reach(objects: Arc<dyn Objects>, path: Path) -> Result<(), Failure> {
-    let mut attempts = Attempts::of(0);
+    let mut attempts = Attempts::of(0, OF_WORK);
     loop {
         match list_once(&*objects, &path, &attempts, 1).await {
             Err(failure) => attempts.again(failure).await?,
@@ -188,8 +188,8 @@ async fn list_once(
 }
 
 /// Removes an object, if it is there.
-pub async fn delete(objects: Arc<dyn Objects>, path: Path) -> Result<(), Failure> {
-    let mut attempts = Attempts::of(0);
+pub async fn delete(objects: Arc<dyn Objects>, path: Path, pace: Pace) -> Result<(), Failure> {
+    let mut attempts = Attempts::of(0, pace);
     loop {
         match attempts.answer(objects.delete(&path)).await {
             Ok(()) | Err(Failure::Missing) => return Ok(()),

@@ -1,7 +1,7 @@
 //! How long a request is waited for, and how often it is made again.
 //!
-//! A holder renews a lease after a third of its time ([`tapetum::backup::lease`]); the pauses and the last attempt of a small request together end
-//! before the rest of a lease of 10 s, which is the default, has passed.
+//! A holder renews a lease after a third of its time ([`tapetum::backup::lease`]): attempts for a lease end, with the last one, before the rest of
+//! 10 s has passed, which is the default. Other work can wait for longer.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,10 +11,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::failure::Failure;
 
-/// The time that a small request may take.
-const ANSWER: Duration = Duration::from_secs(3);
-/// For how long a small request is made again. With the last attempt: 6 s.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long an answer is waited for, and how long requests are made again.
+#[derive(Clone, Copy)]
+pub struct Pace {
+    answer: Duration,
+    patience: Duration,
+}
+
+/// With the last attempt: 6 s.
+pub const OF_LEASES: Pace = Pace { answer: Duration::from_secs(3), patience: Duration::from_secs(3) };
+pub const OF_WORK: Pace = Pace { answer: Duration::from_secs(10), patience: Duration::from_secs(5) };
+
 /// Bytes a second that are thought to pass at least: so much longer a request may take, and is made again.
 const RATE_LEAST: u64 = 256 << 10;
 const PAUSE_FIRST_MS: u64 = 50;
@@ -22,6 +29,7 @@ const PAUSE_LONGEST_MS: u64 = 1000;
 
 /// The attempts of one request.
 pub struct Attempts {
+    pace: Pace,
     begun: Instant,
     /// What a request of its size takes at the least rate.
     transfer: Duration,
@@ -30,14 +38,14 @@ pub struct Attempts {
 
 impl Attempts {
     /// Of a request that moves so many bytes.
-    pub fn of(bytes: usize) -> Attempts {
+    pub fn of(bytes: usize, pace: Pace) -> Attempts {
         let transfer = Duration::from_millis(bytes as u64 * 1000 / RATE_LEAST);
-        Attempts { begun: Instant::now(), transfer, pause_ms: PAUSE_FIRST_MS }
+        Attempts { pace, begun: Instant::now(), transfer, pause_ms: PAUSE_FIRST_MS }
     }
 
     /// Waits for an answer, as long as that may take.
     pub async fn answer<T>(&self, request: impl Future<Output = Result<T, object_store::Error>>) -> Result<T, Failure> {
-        match timeout(ANSWER + self.transfer, request).await {
+        match timeout(self.pace.answer + self.transfer, request).await {
             Ok(answer) => answer.map_err(|error| Failure::of(&error)),
             Err(_) => Err(Failure::NoAnswer),
         }
@@ -48,7 +56,7 @@ impl Attempts {
     /// # Errors
     /// The failure, if it will not pass, or has lasted too long.
     pub async fn again(&mut self, failure: Failure) -> Result<(), Failure> {
-        if !failure.is_passing() || self.begun.elapsed() > PATIENCE + self.transfer {
+        if !failure.is_passing() || self.begun.elapsed() > self.pace.patience + self.transfer {
             return Err(failure);
         }
         // Others who failed at the same moment come back at another.

@@ -83,8 +83,8 @@ impl ObjectStore for Server {
 
 #[async_trait::async_trait]
 impl MultipartStore for Server {
-    async fn create_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Outcome<MultipartId> {
-        self.memory.create_multipart_opts(path, options).await
+    async fn create_multipart(&self, path: &Path) -> Outcome<MultipartId> {
+        self.memory.create_multipart(path).await
     }
 
     async fn put_part(&self, path: &Path, id: &MultipartId, place: usize, part: PutPayload) -> Outcome<PartId> {
