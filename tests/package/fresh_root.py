@@ -1,10 +1,12 @@
 """A fresh Debian in a folder: made once by mmdebstrap from the sources of this machine's apt, kept as an archive, and unpacked for each test.
 
-`cargo x test-package` names the archive by TAPETUM_FRESH_ROOT. Only root can unpack it and run commands in it.
+`cargo x test-package` names the archive by TAPETUM_FRESH_ROOT; Debian's codename and a hash of the sources are added to its name. Only root can unpack it and run commands in it.
 """
 
+import hashlib
 import os
 import pathlib
+import platform
 import re
 import shutil
 import socket
@@ -31,18 +33,26 @@ def sources():
 
 
 def archive():
-    """The archive of the root, which is made if it is not there."""
-    if not ARCHIVE.exists():
-        made = ARCHIVE.with_suffix(".new")
-        options = [f"--dpkgopt=path-exclude={left_out}" for left_out in LEFT_OUT]
-        # The package under test is installed with its manual.
-        options.append('--customize-hook=rm -f "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"')
-        words = ("mmdebstrap", "--quiet", "--variant=apt", "--include=adduser,debconf", "--format=tar", *options, "", made, *sources())
+    """The archive of the root, which is made if it is not there. Another Debian, other sources or options make another."""
+    options = [f"--dpkgopt=path-exclude={left_out}" for left_out in LEFT_OUT]
+    # The package under test is installed with its manual.
+    options.append('--customize-hook=rm -f "$1/etc/dpkg/dpkg.cfg.d/99mmdebstrap"')
+    # With what the package recommends, its installation needs no network.
+    options.append("--include=adduser,debconf,ca-certificates")
+    parts = [*options, *(file.read_text() for file in sources())]
+    hashed = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "unnamed")
+    kept = ARCHIVE.with_stem(f"{ARCHIVE.stem}-{codename}-{hashed}")
+    if not kept.exists():
+        # Other jobs may make the same archive at the same time, each in a file of its own.
+        made = kept.with_suffix(f".{os.getpid()}.new")
+        words = ("mmdebstrap", "--quiet", "--variant=apt", "--format=tar", *options, "", made, *sources())
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode != 0:
+            made.unlink(missing_ok=True)
             raise AssertionError(f"mmdebstrap makes no fresh root: {done.stderr}")
-        made.rename(ARCHIVE)
-    return ARCHIVE
+        made.rename(kept)
+    return kept
 
 
 class FreshRoot:
