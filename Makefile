@@ -133,7 +133,7 @@ test-backups: test-build
 test-system: test-build
 	$(TIMED) system $(X) test-system --server $(SERVER)
 
-test-image: setup-test
+test-image: test-build setup-test
 	$(X) test-image
 
 # A fresh Debian is made in the target folder, once.
