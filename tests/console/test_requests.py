@@ -109,7 +109,7 @@ class Requests(unittest.TestCase):
     def test_off_unless_asked_for(self):
         server = Server("off")
         self.addCleanup(server.close)
-        self.assertNotIn("console", server.log.read_text())
+        self.assertNotIn("the console is at", server.log.read_text())
 
 
 if __name__ == "__main__":

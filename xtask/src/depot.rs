@@ -19,6 +19,7 @@ const LARGE_BYTES: usize = 20 << 20;
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let place = arguments.text("at").ok_or("give --at PLACE, as of tapetum backup")?;
     let objects = arguments.number("objects", 100)?;
+    arguments.finish()?;
     let depot = Destination::parse(place.as_ref())?.make()?;
     put_once(&*depot)?;
     (0..RACES).try_for_each(|race| one_wins(&depot, &format!("lease/{race}")))?;

@@ -2,6 +2,10 @@
 //!
 //! Threads: any.
 
+use std::ffi::OsStr;
+
+use tapetum_depot::Destination;
+
 use crate::failure::Failure;
 use crate::request::{Request, Role};
 
@@ -37,7 +41,11 @@ pub fn words(request: &Request) -> Option<String> {
         Request::GrowBlockDevice { name, size_bytes } => format!("grow block device {name:?} to {size_bytes} bytes"),
         Request::Grow { capacity_bytes } => format!("grow the store to {capacity_bytes} bytes"),
         Request::ResizeMemory { memory_bytes } => format!("resize the memory to {memory_bytes} bytes"),
-        Request::Backup { to, .. } => format!("back up to {to:?}"),
+        // A text that is no place may hold a password.
+        Request::Backup { to, .. } => match Destination::parse(OsStr::new(to)) {
+            Ok(_) => format!("back up to {to:?}"),
+            Err(_) => "back up to what is no place".into(),
+        },
         Request::Promote { force } => format!("promote{}", if *force { " by force" } else { "" }),
         _ => "another request of an admin".into(),
     })

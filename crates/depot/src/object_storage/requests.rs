@@ -21,6 +21,9 @@ use tapetum_drive::Env;
 use super::failure::Failure;
 use super::retry::{Attempts, OF_WORK, Pace};
 
+/// The most objects of a list: some TB of packs.
+const OBJECTS_MAX: usize = 1_000_000;
+
 /// What a depot needs of a client.
 pub trait Objects: ObjectStore + MultipartStore {}
 
@@ -128,7 +131,7 @@ async fn length(objects: &dyn Objects, path: &Path) -> Result<Option<u64>, Failu
 pub async fn get(objects: Arc<dyn Objects>, path: Path, pace: Pace) -> Result<Option<Vec<u8>>, Failure> {
     let mut attempts = Attempts::of(0, pace);
     loop {
-        match read(&*objects, &path, &attempts).await {
+        match read(&*objects, &path, &attempts, pace).await {
             Ok(bytes) => return Ok(Some(bytes)),
             Err(Failure::Missing) => return Ok(None),
             Err(failure) => attempts.again(failure).await?,
@@ -136,16 +139,30 @@ pub async fn get(objects: Arc<dyn Objects>, path: Path, pace: Pace) -> Result<Op
     }
 }
 
-async fn read(objects: &dyn Objects, path: &Path, attempts: &Attempts) -> Result<Vec<u8>, Failure> {
+async fn read(objects: &dyn Objects, path: &Path, attempts: &Attempts, pace: Pace) -> Result<Vec<u8>, Failure> {
     let found = attempts.answer(objects.get_opts(path, GetOptions::default())).await?;
-    let (length, mut stream) = (found.meta.size as usize, found.into_stream());
-    let mut bytes = Vec::new();
-    // As it comes: each piece has its own time.
-    while let Some(piece) = attempts.answer(async { stream.next().await.transpose() }).await? {
-        bytes.extend_from_slice(&piece);
+    let length = found.meta.size;
+    if length > pace.object_bytes_max {
+        return Err(Failure::Other(format!(
+            "the server has {length} bytes by this name, and no such object has more than {}: it is none of ours",
+            pace.object_bytes_max
+        )));
     }
-    if bytes.len() != length {
-        return Err(Failure::Unreachable("the answer was cut short".into()));
+    let mut stream = found.into_stream();
+    let gathered = async {
+        let mut bytes = Vec::new();
+        while let Some(piece) = stream.next().await.transpose()? {
+            bytes.extend_from_slice(&piece);
+            if bytes.len() as u64 > length {
+                break;
+            }
+        }
+        Ok(bytes)
+    };
+    // A body that drips has to end as well.
+    let bytes = Attempts::of(length as usize, pace).answer(gathered).await?;
+    if bytes.len() as u64 != length {
+        return Err(Failure::Unreachable("the answer was not as long as it said".into()));
     }
     Ok(bytes)
 }
@@ -183,6 +200,9 @@ async fn list_once(
         && let Some(object) = attempts.answer(async { stream.next().await.transpose() }).await?
     {
         listed.push(object);
+        if listed.len() > OBJECTS_MAX {
+            return Err(Failure::Other(format!("the list has more than {OBJECTS_MAX} objects, or no end")));
+        }
     }
     Ok(listed)
 }

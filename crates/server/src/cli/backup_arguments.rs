@@ -1,16 +1,33 @@
 //! The command line of `tapetum backup`.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use clap::Subcommand;
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Arg, Command, Error, Subcommand};
 use tapetum_depot::Destination;
 
 use crate::cli::arguments::StoreArguments;
 
-/// Parses the place of backups.
-pub fn destination() -> impl TypedValueParser<Value = Destination> {
-    OsStringValueParser::new().try_map(|text| Destination::parse(&text))
+/// Parses the place of backups. Its error does not repeat the text: what looks like a URL may hold a password, and a server's errors are logged.
+#[derive(Clone, Copy, Debug)]
+pub struct DestinationParser;
+
+impl TypedValueParser for DestinationParser {
+    type Value = Destination;
+
+    fn parse_ref(&self, command: &Command, argument: Option<&Arg>, text: &OsStr) -> Result<Destination, Error> {
+        Destination::parse(text).map_err(|error| {
+            let of = argument.map(ToString::to_string).unwrap_or_default();
+            Error::raw(ErrorKind::ValueValidation, format!("the place of {of} makes no sense: {error}\n"))
+                .with_cmd(command)
+        })
+    }
+}
+
+pub fn destination() -> DestinationParser {
+    DestinationParser
 }
 
 #[derive(Debug, Subcommand)]

@@ -151,8 +151,8 @@ fn lacked(lost: &LostParts, packs: usize, path: &Path) -> String {
 fn prune(from: &Destination, keep: u32) -> Outcome {
     let depot = from.open()?;
     backup::find(&*depot, None)?;
-    let lease = take_lease(&depot, "tapetum backup prune", LASTS_MS, &mut || true)?;
-    let pruned = backup::prune(&*depot, keep as usize, &mut || lease.is_held());
+    let mut lease = take_lease(&depot, "tapetum backup prune", LASTS_MS, &mut || true)?;
+    let pruned = backup::prune(&*depot, keep as usize, &mut || lease.keep().is_ok() && lease.is_held());
     release(lease);
     let backup::Pruned { backups, packs, bytes } = pruned?;
     let were = if backups == 1 { "was" } else { "were" };

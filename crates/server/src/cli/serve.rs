@@ -146,7 +146,8 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     let flight_addresses = Vec::new();
     let served =
         Served::new(Box::new(server.served_store(&slot, None)), place.clone(), options.compute_units.clone(), CLIENTS);
-    let live = server.live_figures(open_doors(&server, memcached_count, &flight_addresses, &console));
+    let doors = open_doors(&server, memcached_count, &flight_addresses, &console);
+    let live = server.live_figures(doors.clone());
     let console = ConsoleServer::start(console, arguments.backlog, served, Box::new(live), &access)?;
     if arguments.is_without_list() {
         tracing::info!(
@@ -166,7 +167,7 @@ fn serve(arguments: &ServeArguments, signals: BorrowedFd<'_>, log: LogLosses) ->
     };
     say_durability(arguments);
     warn_of_memory(arguments.memory());
-    warn_of_strangers(&server, &access);
+    warn_of_strangers(&doors, &access);
     warn_of_unknown_keyspaces(&access, &slot);
     say_addresses(&server, memcached_count, &place, service.as_ref());
     say_metrics(&server, access.tls.is_some());
@@ -528,15 +529,15 @@ fn warn_of_memory(memory_bytes: u64) {
 }
 
 /// Warns of what --insecure lets in.
-fn warn_of_strangers(server: &Server, access: &Access) {
+fn warn_of_strangers(doors: &[OpenDoor], access: &Access) {
     if !access.is_insecure {
         return;
     }
-    let tcp = server.addresses().into_iter().filter_map(|address| match address {
+    let tcp = doors.iter().filter_map(|(_, address)| match address {
         Address::Tcp(text) | Address::Plain(text) => text.parse::<SocketAddr>().ok(),
         Address::Unix(_) => None,
     });
-    if let Some(told) = of_strangers(tcp.chain(server.udp_addresses().iter().copied())) {
+    if let Some(told) = of_strangers(tcp) {
         tracing::warn!("{told}");
     }
 }
@@ -595,14 +596,17 @@ fn web(address: &Address, has_tls: bool, path: &str) -> String {
 fn open_doors(server: &Server, memcached_count: usize, flight: &[Address], console: &[Listener]) -> Vec<OpenDoor> {
     let addresses = server.addresses();
     let (memcached, nbd) = addresses.split_at(memcached_count);
-    let named = |door: &'static str, addresses: &[Address]| -> Vec<OpenDoor> {
-        addresses.iter().map(|address| (door, address.to_string())).collect()
-    };
-    let udp = server.udp_addresses().iter().map(|address| ("memcached over UDP", address.to_string()));
-    let all = [named("memcached", memcached), named("block devices", nbd), named("Flight", flight)];
-    let metrics = named("figures", server.metrics_addresses());
-    let console = console.iter().map(|listener| ("console", listener.address().to_string()));
-    all.into_iter().flatten().chain(udp).chain(metrics).chain(console).collect()
+    let udp: Vec<Address> = server.udp_addresses().iter().map(|address| Address::Tcp(address.to_string())).collect();
+    let console: Vec<Address> = console.iter().map(Listener::address).collect();
+    let all: [(&str, &[Address]); 6] = [
+        ("memcached", memcached),
+        ("memcached over UDP", &udp),
+        ("block devices", nbd),
+        ("Flight", flight),
+        ("figures", server.metrics_addresses()),
+        ("console", &console),
+    ];
+    all.into_iter().flat_map(|(door, addresses)| addresses.iter().map(move |address| (door, address.clone()))).collect()
 }
 
 /// As clients of Flight write an address.

@@ -140,6 +140,21 @@ struct Copier<'a> {
     buffer: LocalBuffer,
 }
 
+/// A backup that has all but its manifest.
+pub struct Prepared {
+    manifest: Vec<u8>,
+    report: BackupReport,
+}
+
+impl Prepared {
+    /// Puts the manifest: from then on there is a backup. The caller has just seen that it has the lease.
+    pub fn finish(self, frozen: &FrozenStore, depot: &dyn Depot) -> Result<BackupReport, BackupError> {
+        frozen.check()?;
+        depot.put_new(&self.report.name.object(), &self.manifest)?;
+        Ok(self.report)
+    }
+}
+
 /// Copies what a freeze shows.
 ///
 /// `None`: a node has no slot yet; another freeze is to be taken.
@@ -150,7 +165,7 @@ pub async fn copy(
     depot: Arc<dyn Depot>,
     options: &BackupOptions,
     copied: &AtomicU64,
-) -> Result<Option<BackupReport>, BackupError> {
+) -> Result<Option<Prepared>, BackupError> {
     let image = frozen.image().expect("the freeze was made for a backup");
     let store_id = image.superblock.store_id;
     backups::claim(&*depot, store_id)?;
@@ -187,17 +202,15 @@ pub async fn copy(
         parts,
     };
     let bytes = manifest.encode();
-    let name = BackupName { generation: options.generation, sequence, digest: Digest::of(&bytes) };
-    frozen.check()?;
-    depot.put_new(&name.object(), &bytes)?;
-    Ok(Some(BackupReport {
-        name,
+    let report = BackupReport {
+        name: BackupName { generation: options.generation, sequence, digest: Digest::of(&bytes) },
         moment_unix_ms: manifest.moment_unix_ms,
         stamp: manifest.stamp,
         keyspaces: manifest.keyspaces.len(),
         drive_bytes: manifest.drive_bytes(),
         copied_bytes: copied_bytes + bytes.len() as u64,
-    }))
+    };
+    Ok(Some(Prepared { manifest: bytes, report }))
 }
 
 /// A superblock without the zeros behind its fields.

@@ -4,7 +4,7 @@
 //! packs listed ─► manifests that stay read ─► the others removed ─► listed packs that none of those names removed ─► what was cut short removed
 //! ```
 //! In this order, so that a prune which is cut short leaves whole backups and packs that nobody needs. The caller has the lease when the packs are listed,
-//! and so nobody else has put one whose manifest is not there yet. Whoever loses the lease later removes what was listed, and nothing of the next holder's.
+//! and so nobody else has put one whose manifest is not there yet. It is asked for again before each removal: the next holder may take over a pack that was listed.
 
 use super::backups;
 use super::depot::Depot;
@@ -21,7 +21,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// Keeps the last backups, and removes the others, and those that are not believed. `is_held`: whether the lease is held for certain.
+/// Keeps the last backups, and removes the others, and those that are not believed. `is_held`: whether the lease is held for certain, asked before each removal.
 ///
 /// # Errors
 /// If a manifest that stays cannot be read: no pack is removed then. [`BackupError::LostLease`].
@@ -38,13 +38,17 @@ pub fn prune(depot: &dyn Depot, keep: usize, is_held: &mut dyn FnMut() -> bool) 
     for name in &kept {
         needed.extend(packs_of(&backups::read(depot, name)?).iter().map(|pack| name::pack(pack.digest)));
     }
+    let mut remove = |name: &str| match is_held() {
+        true => Ok(depot.delete(name)?),
+        false => Err(BackupError::LostLease { place: depot.place() }),
+    };
     let mut pruned = Pruned::default();
     for (name, _) in all.iter().filter(|(name, _)| !kept.contains(name)) {
-        depot.delete(&name.object())?;
+        remove(&name.object())?;
         pruned.backups += 1;
     }
     for pack in packs.iter().filter(|pack| !needed.contains(&pack.name)) {
-        depot.delete(&pack.name)?;
+        remove(&pack.name)?;
         pruned.packs += 1;
         pruned.bytes += pack.bytes;
     }

@@ -1,6 +1,6 @@
 //! Backups as callers make them: blocking, or step by step.
 
-use super::create::{BackupOptions, BackupReport, FREEZE_LASTS, copy};
+use super::create::{BackupOptions, BackupReport, FREEZE_LASTS, Prepared, copy};
 use super::depot::Depot;
 use super::error::BackupError;
 use super::manifest::BackupManifest;
@@ -38,7 +38,15 @@ pub struct BackupTask {
 
 enum Stage {
     Freezing(FreezeTask),
-    Copying { freeze: Freeze, copying: OfProcess<Task<Result<Option<BackupReport>, BackupError>>> },
+    Copying {
+        freeze: Freeze,
+        copying: OfProcess<Task<Result<Option<Prepared>, BackupError>>>,
+    },
+    /// The manifest is put by a step of its own, before which the caller looks whether it has the lease.
+    Copied {
+        freeze: Freeze,
+        prepared: Prepared,
+    },
     Ended,
 }
 
@@ -119,7 +127,7 @@ impl BackupTask {
     /// The last stamp that the backup shows, once its moment is kept. `None` again: that moment was given up, and another is to be kept.
     pub fn stamp(&self) -> Option<u64> {
         match &self.stage {
-            Stage::Copying { freeze, .. } => Some(freeze.frozen_store().stamp()),
+            Stage::Copying { freeze, .. } | Stage::Copied { freeze, .. } => Some(freeze.frozen_store().stamp()),
             Stage::Freezing(_) | Stage::Ended => None,
         }
     }
@@ -133,31 +141,34 @@ impl BackupTask {
     /// When it is over.
     pub fn step(&mut self) -> Result<Option<BackupReport>, BackupError> {
         self.store.refuse_forked()?;
-        match &mut self.stage {
-            Stage::Freezing(freezing) => {
-                if let Some(freeze) = freezing.step()? {
-                    self.stage = self.copying(freeze);
-                }
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Freezing(mut freezing) => {
+                self.stage = match freezing.step()? {
+                    Some(freeze) => self.copying(freeze),
+                    None => Stage::Freezing(freezing),
+                };
                 Ok(None)
             }
-            Stage::Copying { copying, .. } => {
+            Stage::Copying { freeze, mut copying } => {
                 self.io.pump();
-                match poll_once(copying) {
-                    None => self.store.hashed().refuse_stopped(&self.io).map(|()| None).map_err(BackupError::Store),
-                    Some(Ok(Some(report))) => {
-                        self.stage = Stage::Ended;
-                        Ok(Some(report))
+                self.stage = match poll_once(&mut copying) {
+                    None => {
+                        self.store.hashed().refuse_stopped(&self.io)?;
+                        Stage::Copying { freeze, copying }
                     }
+                    Some(Ok(Some(prepared))) => Stage::Copied { freeze, prepared },
                     Some(Ok(None)) if self.freezes < FREEZES_MAX => {
                         self.freezes += 1;
-                        self.stage = Stage::Freezing(freeze(&self.store)?);
-                        Ok(None)
+                        drop((copying, freeze));
+                        Stage::Freezing(self::freeze(&self.store)?)
                     }
-                    Some(Ok(None)) => Err(Error::FullFlash.into()),
-                    Some(Err(error)) => Err(error),
-                }
+                    Some(Ok(None)) => return Err(Error::FullFlash.into()),
+                    Some(Err(error)) => return Err(error),
+                };
+                Ok(None)
             }
-            Stage::Ended => panic!("the backup is made"),
+            Stage::Copied { freeze, prepared } => prepared.finish(freeze.frozen_store(), &*self.depot).map(Some),
+            Stage::Ended => panic!("the backup is made, or has failed"),
         }
     }
 

@@ -16,6 +16,9 @@ use tapetum_kernels::graph::{
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 use tapetum_kernels::scan::{Query, QueryResult, QueryRun, RowBatch, RunError, Scalar};
 
+/// Batches of edges read on the host between two looks at whether anybody still waits.
+const LOOK_BATCHES: u64 = 16;
+
 /// Options of a graph's betweenness.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GraphOptions {
@@ -117,7 +120,16 @@ impl KeyspaceHandle {
     ) -> Result<Vec<u8>, QueryError> {
         let mut work = GraphWork::new(options.plan(GraphStep::Compute, 0, edges.policy()));
         let failed = |failure| failure_error(failure, options);
-        let mut take = |frames: &[u8]| work.take(frames).map_err(failed);
+        let mut batches = 0u64;
+        let mut take = |frames: &[u8]| {
+            batches += 1;
+            if batches.is_multiple_of(LOOK_BATCHES)
+                && !go_on(GraphProgress { slices_done: 0, slices: options.slices() })
+            {
+                return Err(QueryError::Cancelled);
+            }
+            work.take(frames).map_err(failed)
+        };
         frames_of(self.items_of_range(&crate::KeyRange::default())?, edges, &mut take)?;
         let (mut out, mut done) = (Vec::new(), 0);
         work.begin(&mut out).map_err(failed)?;

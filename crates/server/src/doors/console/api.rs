@@ -21,6 +21,8 @@ use crate::tools::key_text::KeyText;
 
 /// The most cells of the drive map.
 const CELLS_MAX: usize = 4096;
+/// The name of requests for graphs, of which one is computed at a time.
+pub const BETWEENNESS: &str = "betweenness";
 /// Memory of a graph, beside the store's: as much as `tapetum graph bc` takes.
 const GRAPH_BYTES: u64 = 256 << 20;
 /// The most nodes of a graph that are told.
@@ -84,14 +86,14 @@ struct GraphAsked {
 
 impl Asking {
     /// Answers what is asked by this name; `None` if there is no such name.
-    pub fn answer(&self, name: &str, body: &[u8]) -> Option<Result<Value, Failure>> {
+    pub fn answer(&self, name: &str, body: &[u8]) -> Option<Result<String, Failure>> {
         Some(match name {
             "keyspaces" => self.keyspaces(),
             "sample" => read(body).and_then(|asked| self.sample(asked)),
             "map" => self.map(),
             "query" => read(body).and_then(|asked| self.query(asked)),
             "get" => read(body).and_then(|asked| self.get(asked)),
-            "betweenness" => read(body).and_then(|asked| self.betweenness(asked)),
+            BETWEENNESS => read(body).and_then(|asked| self.betweenness(asked)),
             _ => return None,
         })
     }
@@ -100,13 +102,14 @@ impl Asking {
         Ok(self.waiting.served.gather(&self.asker, request)?.pop())
     }
 
-    fn keyspaces(&self) -> Result<Value, Failure> {
+    fn keyspaces(&self) -> Result<String, Failure> {
         let told = self.gather(Request::Keyspaces { name: None, freeze: None })?;
         let rows = if let Some(Reply::Keyspaces(rows)) = told { rows } else { Vec::new() };
-        Ok(json!({ "keyspaces": rows.iter().filter(|row| !row.is_dropping).map(keyspace).collect::<Vec<_>>() }))
+        let shown = rows.iter().filter(|row| !row.is_dropping).map(keyspace);
+        Ok(json!({ "keyspaces": shown.collect::<Vec<_>>() }).to_string())
     }
 
-    fn sample(&self, SampleAsked { keyspace, prefix }: SampleAsked) -> Result<Value, Failure> {
+    fn sample(&self, SampleAsked { keyspace, prefix }: SampleAsked) -> Result<String, Failure> {
         let prefix = escapes::unescape(prefix.as_bytes()).map_err(Failure::bad)?;
         let request = Request::List { keyspace, freeze: None, prefix, wanted: ListWanted::Items };
         let mut sample = Sample::new(self.waiting.clone());
@@ -118,7 +121,7 @@ impl Asking {
         Ok(sample.items())
     }
 
-    fn map(&self) -> Result<Value, Failure> {
+    fn map(&self) -> Result<String, Failure> {
         let told = self.gather(Request::Inspect)?.and_then(Reply::into_figures).unwrap_or_default();
         let inspection = inspect_lines::from_lines(&told).map_err(|why| Failure::new(FailureKind::Store, why))?;
         let Cells { total_bytes, cell_bytes, cells, whole } = drive_map::cells(&inspection, CELLS_MAX);
@@ -135,10 +138,11 @@ impl Asking {
             "cells": cells.iter().map(|cell| json!([kind(cell.kind()), cell.valid_percent()])).collect::<Vec<_>>(),
             "kinds": whole.bytes().map(|(of, bytes)| json!({ "kind": kind(of), "bytes": bytes })).collect::<Vec<_>>(),
             "freezes": inspection.freezes.iter().map(freeze).collect::<Vec<_>>(),
-        }))
+        })
+        .to_string())
     }
 
-    fn query(&self, QueryAsked { sql, side }: QueryAsked) -> Result<Value, Failure> {
+    fn query(&self, QueryAsked { sql, side }: QueryAsked) -> Result<String, Failure> {
         let Statement::Select(select) = parse(&sql)? else {
             return Err(Failure::bad("the statement has no FROM: name the keyspace whose records it reads"));
         };
@@ -151,7 +155,7 @@ impl Asking {
         self.rows(Request::Query(query)).map(Rows::table)
     }
 
-    fn get(&self, GetAsked { keyspace, key, select, side }: GetAsked) -> Result<Value, Failure> {
+    fn get(&self, GetAsked { keyspace, key, select, side }: GetAsked) -> Result<String, Failure> {
         let fields = self.format(&keyspace)?;
         let format = fields.as_deref().map(format_of).transpose()?;
         let key = KeyText::new(format.as_ref()).key(&key).map_err(Failure::bad)?;
@@ -164,7 +168,7 @@ impl Asking {
         self.rows(Request::GetFields(request)).map(Rows::table)
     }
 
-    fn betweenness(&self, GraphAsked { keyspace, condition, top, side }: GraphAsked) -> Result<Value, Failure> {
+    fn betweenness(&self, GraphAsked { keyspace, condition, top, side }: GraphAsked) -> Result<String, Failure> {
         let Some(fields) = self.format(&keyspace)? else {
             return Err(Failure::bad(format!(
                 "the format of the records of {keyspace} is not known: keep it with `tapetum keyspace format {keyspace} FIELDS`"

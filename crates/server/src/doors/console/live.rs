@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use tapetum::{Keyspace, KeyspaceWrites, Stats};
 use tapetum_service::escapes;
 
+use crate::net::listen::Address;
 use crate::stats::latencies::{self, Latencies, TimedRequest};
 use crate::stats::{Figure, FigureKind, Figures};
 
 /// A door that is open: its name, and its address.
-pub type OpenDoor = (&'static str, String);
+pub type OpenDoor = (&'static str, Address);
 
 const GETS: [TimedRequest; 2] = [TimedRequest::GetFromMemory, TimedRequest::GetFromFlash];
 
@@ -31,7 +32,7 @@ pub fn figures(figures: &Figures, doors: &[OpenDoor]) -> Value {
     json!({
         "unix_ms": now_ms,
         "started_unix_ms": u64::from(figures.started_unix_seconds) * 1000,
-        "doors": doors.iter().map(|(door, address)| json!({ "door": door, "address": address })).collect::<Vec<_>>(),
+        "doors": doors.iter().map(|(door, address)| json!({ "door": door, "address": address.to_string() })).collect::<Vec<_>>(),
         "figures": general.iter().map(by_name).collect::<Map<_, _>>(),
         "latencies": { "get": sum(&GETS), "get_from_flash": sum(&GETS[1..]), "set": sum(&[TimedRequest::Set]) },
         "keyspaces": (figures.keyspace_items)().iter().map(keyspace).collect::<Vec<_>>(),
@@ -135,7 +136,7 @@ mod tests {
         let of = Figures::default();
         of.latencies[0].add(TimedRequest::GetFromFlash, 2, Duration::from_micros(9));
         of.latencies[0].add(TimedRequest::GetFromMemory, 1, Duration::from_secs(3600));
-        let told = figures(&of, &[("console", "127.0.0.1:9180".into())]);
+        let told = figures(&of, &[("console", Address::Tcp("127.0.0.1:9180".into()))]);
         assert_eq!(told["figures"]["cmd_get"], 0);
         assert!(told["figures"]["version"].is_string() && told["figures"]["rusage_user"].is_number());
         assert_eq!(told["doors"][0]["address"], "127.0.0.1:9180");

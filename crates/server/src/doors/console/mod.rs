@@ -7,8 +7,9 @@
 //!                                                └─► a thread ─► memory ─► the store ─► JSON
 //! ```
 //! 1. Nothing is told without a token, and none is given to another page (`guard.rs`). The page itself holds nothing of the store.
-//! 2. Whoever asks may do what his rights allow, as at every door, and the page asks for nothing that changes the store.
-//! 3. At most [`THREADS`] requests are worked on; each has taken the memory of its answer from the server's before.
+//! 2. A request may do what its user's rights allow, as at every door, and the page asks for nothing that changes the store.
+//! 3. At most [`THREADS`] requests are worked on, and one of them is a graph. Each takes the memory of its answer from the server's before, and
+//!    gives it back when the answer has gone.
 //! 4. A browser that goes away ends its work.
 //!
 //! Threads: one answers, and some work. While nobody looks, none wakes.
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CACHE_CONTROL, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -37,14 +38,14 @@ use tapetum_access::asker::{Asker, Peer};
 use tapetum_access::credentials::Credentials;
 use tapetum_access::gate::{Gate, LoginError};
 use tapetum_access::password::Password;
-use tapetum_access::served::Served;
+use tapetum_access::served::{Charge, Served};
 use tapetum_service::failure::{Failure, FailureKind};
 use tapetum_service::request::{Role, Scope};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task;
 use tokio::time::{self, Instant};
 
-use self::api::{Asking, read};
+use self::api::{Asking, BETWEENNESS, read};
 use self::rows::Waiting;
 use super::http::login::log_in;
 use super::http::{Answer, HttpHost, Site, response};
@@ -133,6 +134,20 @@ struct Console {
     /// The token of everybody, where there are no users. No other page reads it.
     everybody: String,
     threads: Arc<Semaphore>,
+    /// Graphs take memory beside the store's.
+    graphs: Arc<Semaphore>,
+}
+
+/// An answer on its way, and the memory that was taken for it.
+struct Charged {
+    text: String,
+    _charge: Option<Charge>,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
 }
 
 /// Why a request is not answered.
@@ -230,8 +245,8 @@ impl Console {
         let mut random = [0; 32];
         getrandom(&mut random, GetRandomFlags::empty())?;
         let everybody = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (told, threads) = (RefCell::default(), Arc::new(Semaphore::new(THREADS)));
-        Ok(Console { served, gate, live, told, everybody, threads })
+        let (threads, graphs) = (Arc::new(Semaphore::new(THREADS)), Arc::new(Semaphore::new(1)));
+        Ok(Console { served, gate, live, told: RefCell::default(), everybody, threads, graphs })
     }
 
     async fn asked(
@@ -306,33 +321,41 @@ impl Console {
 
     /// Has a thread ask the store.
     async fn work(&self, asker: Asker, name: String, body: Bytes) -> Result<Bytes, Refusal> {
-        let busy = |told: &str| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, told);
-        let thread = time::timeout(THREAD_PATIENCE, Arc::clone(&self.threads).acquire_owned()).await;
-        let Ok(Ok(thread)) = thread else {
-            return Err(busy("the server answers as many questions as it may: try again in a while"));
+        let graph = match name == BETWEENNESS {
+            true => Some(place_of(&self.graphs).await?),
+            false => None,
         };
+        let thread = place_of(&self.threads).await?;
         let leaving = Leaving(Arc::default());
         let waiting = Waiting { served: Arc::clone(&self.served), has_left: Arc::clone(&leaving.0) };
         let done = task::spawn_blocking(move || {
-            let _thread = thread;
+            let _places = (thread, graph);
             let served = Arc::clone(&waiting.served);
-            let Ok(_charge) = served.charge(ANSWER_BYTES, || !waiting.is_over()) else {
-                return Some(Err(Failure::new(
-                    FailureKind::Unavailable,
-                    "the server has no memory for the answer: try again in a while",
-                )));
+            let Ok(charge) = served.charge(ANSWER_BYTES, || !waiting.is_over()) else {
+                let told = "the server has no memory for the answer: try again in a while";
+                return Some(Err(Failure::new(FailureKind::Unavailable, told)));
             };
-            Asking { asker, waiting }.answer(&name, &body).map(|answered| answered.map(|value| value.to_string()))
+            let answered = Asking { asker, waiting }.answer(&name, &body)?;
+            Some(answered.map(|text| Bytes::from_owner(Charged { text, _charge: charge })))
         });
         match done.await {
-            Ok(Some(answered)) => Ok(answered?.into()),
+            Ok(Some(answered)) => Ok(answered?),
             Ok(None) => Err(Refusal::new(StatusCode::NOT_FOUND, "nothing is asked by this name")),
-            Err(_) => Err(Refusal::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "the server failed at this request: its log says why",
-            )),
+            // The runtime ends.
+            Err(_) => Err(busy("the server stops: ask again when it serves again")),
         }
     }
+}
+
+fn busy(told: &str) -> Refusal {
+    Refusal::new(StatusCode::SERVICE_UNAVAILABLE, told)
+}
+
+/// A place among those who work, as soon as there is one.
+async fn place_of(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Refusal> {
+    let place = time::timeout(THREAD_PATIENCE, Arc::clone(places).acquire_owned()).await;
+    let told = "the server answers as many such questions as it may: try again in a while";
+    place.ok().and_then(Result::ok).ok_or_else(|| busy(told))
 }
 
 fn greeting(token: &str, user: Option<&str>, may_read_store: bool) -> Bytes {
@@ -353,7 +376,11 @@ async fn body(body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
     }
     let gathered = time::timeout(BODY_PATIENCE, Limited::new(body, bytes_max).collect()).await;
     let gathered = gathered.map_err(|_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request came too slowly"))?;
-    Ok(gathered.map_err(|_| long())?.to_bytes())
+    let whole = gathered.map_err(|error| match error.is::<LengthLimitError>() {
+        true => long(),
+        false => Refusal::new(StatusCode::BAD_REQUEST, "the request did not come whole"),
+    })?;
+    Ok(whole.to_bytes())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tapetum_service::reply::{Column, Graph, ItemRow, Queried, Reply};
 
 use crate::tools::query_rows;
 
-/// A table shows no more rows, and no more bytes.
+/// A table shows no more rows, and no more bytes of JSON.
 pub const ROWS_MAX: u64 = 1000;
 const ROWS_BYTES_MAX: usize = 1 << 20;
 /// A sample of a keyspace shows no more items, and no more bytes of a value.
@@ -42,8 +42,9 @@ pub struct Rows {
     columns: Vec<Value>,
     /// The place of each column in a row.
     places: Vec<usize>,
-    rows: Vec<Value>,
-    bytes: usize,
+    /// The rows as JSON, with commas between them.
+    rows: String,
+    count: u64,
     is_cut: bool,
     queried: Option<Queried>,
     graph: Option<Graph>,
@@ -51,27 +52,29 @@ pub struct Rows {
 
 impl Rows {
     pub fn new(waiting: Waiting) -> Rows {
-        let (columns, places, rows) = (Vec::new(), Vec::new(), Vec::new());
-        Rows { waiting, columns, places, rows, bytes: 0, is_cut: false, queried: None, graph: None }
+        let (columns, places, rows) = (Vec::new(), Vec::new(), String::new());
+        Rows { waiting, columns, places, rows, count: 0, is_cut: false, queried: None, graph: None }
     }
 
     /// The rows, and how they were found; without a report, there was no such record.
-    pub fn table(self) -> Value {
-        let report = self.queried.as_ref().map(report);
-        json!({ "columns": self.columns, "rows": self.rows, "is_cut": self.is_cut, "report": report })
+    pub fn table(self) -> String {
+        let Rows { columns, rows, is_cut, queried, .. } = self;
+        let (columns, report) = (Value::from(columns), Value::from(queried.as_ref().map(report)));
+        format!("{{\"columns\":{columns},\"rows\":[{rows}],\"is_cut\":{is_cut},\"report\":{report}}}")
     }
 
     /// The graph that was answered.
-    pub fn graph(self) -> Option<Value> {
+    pub fn graph(self) -> Option<String> {
         let graph = self.graph?;
         let node = |node: u64| match graph.node_type {
             ScalarType::Int => (node as i64).to_string(),
             _ => node.to_string(),
         };
         let top: Vec<Value> = graph.top.iter().map(|(id, centrality)| json!([node(*id), centrality])).collect();
-        Some(json!({
+        let told = json!({
             "nodes": graph.nodes, "edges": graph.edges, "sources": graph.sources, "top": top, "report": report(&graph.queried),
-        }))
+        });
+        Some(told.to_string())
     }
 }
 
@@ -90,14 +93,22 @@ impl Caller for Rows {
     }
 
     fn row(&mut self, values: &[Option<Scalar<'_>>]) {
-        let text_bytes: usize = values.iter().flatten().filter_map(|value| value.bytes()).map(<[u8]>::len).sum();
-        let bytes = text_bytes + 8 * values.len();
-        if self.rows.len() as u64 >= ROWS_MAX || self.bytes + bytes > ROWS_BYTES_MAX {
+        let bytes: usize = values.iter().flatten().filter_map(|value| value.bytes()).map(<[u8]>::len).sum();
+        self.is_cut |= self.count >= ROWS_MAX || self.rows.len() + bytes > ROWS_BYTES_MAX;
+        if self.is_cut {
+            return;
+        }
+        let row = Value::from_iter(self.places.iter().map(|place| cell(values[*place]))).to_string();
+        // Escapes make a text longer.
+        if self.rows.len() + row.len() > ROWS_BYTES_MAX {
             self.is_cut = true;
             return;
         }
-        self.bytes += bytes;
-        self.rows.push(self.places.iter().map(|place| cell(values[*place])).collect());
+        if self.count > 0 {
+            self.rows.push(',');
+        }
+        self.rows.push_str(&row);
+        self.count += 1;
     }
 
     fn has_left(&mut self) -> bool {
@@ -117,8 +128,8 @@ impl Sample {
         Sample { waiting, items: Vec::new(), is_cut: false }
     }
 
-    pub fn items(self) -> Value {
-        json!({ "items": self.items, "is_cut": self.is_cut })
+    pub fn items(self) -> String {
+        json!({ "items": self.items, "is_cut": self.is_cut }).to_string()
     }
 }
 

@@ -1,10 +1,11 @@
-//! A host for doors over HTTP: one thread, listeners, and peers that are let go at their deadlines. What is answered its [`Site`] decides.
+//! A host for doors over HTTP: one thread, listeners, and peers that are closed at their deadlines. Its [`Site`] decides what it answers.
 //!
 //! ```text
-//!   peer ─► a place among so many ─► TLS, if the listener has it ─► request ─► Site::answer
+//!   peer ─► a place, of a limited number ─► TLS, if the listener has it ─► request ─► Site::answer
 //! ```
 //! 1. Limits come first: a peer in its handshake, or whose answer takes long, has a place and a deadline like any other.
-//! 2. The thread never blocks: passwords are hashed at the [gate](tapetum_access::gate)'s desk, and a site does its work on other threads.
+//! 2. The thread waits for nothing but peers: passwords are hashed at the [gate](tapetum_access::gate)'s desk, and a site has other threads for
+//!    work that waits for the store.
 //! 3. A peer that neither sends nor reads costs the others nothing.
 
 // The server is above the simulator: this is a system thread.
@@ -45,7 +46,7 @@ use crate::os;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after accepting failed, most likely because descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often it looks whether a deadline has come nearer.
+/// A deadline that has come nearer is seen within this time.
 const LOOK: Duration = Duration::from_secs(10);
 /// The longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
@@ -58,7 +59,7 @@ pub type Answer = Response<Full<Bytes>>;
 pub trait Site: Send + 'static {
     /// The name of the thread, and of the door in the log.
     const NAME: &'static str;
-    /// The most peers at once. One more replaces the oldest that has sent no request.
+    /// The most peers at once. One more replaces the oldest without a request under way, and is closed if all have one.
     const PEERS_MAX: usize;
     /// Whether a connection carries more than one request.
     const KEEPS_CONNECTIONS: bool;
@@ -66,7 +67,7 @@ pub trait Site: Send + 'static {
     /// How long an answer may take, with the time in which it is taken.
     fn patience(&self) -> Duration;
 
-    /// The answer to a request of the peer at `from`, who was heard over TLS or not.
+    /// The answer to a request of the peer at `from`.
     fn answer(&self, request: Request<Incoming>, from: SocketAddr, has_tls: bool) -> impl Future<Output = Answer>;
 }
 
@@ -170,6 +171,9 @@ impl<S: Site> Reception<S> {
         if peers.len() >= S::PEERS_MAX
             && let Some(place) = (0..peers.len()).min_by_key(|&place| peers[place].patience.get())
         {
+            if peers[place].patience.get().has_sent {
+                return;
+            }
             peers.swap_remove(place).serving.abort();
         }
         let patience = Rc::new(Cell::new(Patience::from_now(false, PATIENCE)));

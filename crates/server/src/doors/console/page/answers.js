@@ -26,13 +26,13 @@ export function rowsTable({ columns, rows, is_cut: isCut }, caption = null, cell
   const count = `${number(rows.length)} row${rows.length === 1 ? "" : "s"}`;
   const told = isCut ? `The first ${count}; there are more` : count;
   return table(caption === null ? told : `${caption}: ${told}`, heads, rows.map((row) => row.map((value, place) =>
-    (cells[columns[place].name] ?? cell)(value, columns[place].type, row))));
+    (Object.hasOwn(cells, columns[place].name) ? cells[columns[place].name] : cell)(value, columns[place].type, row))));
 }
 
 const COSTS = ["time", "processor", "from flash", "to the drive", "to the host", "records", "kept"];
 
-/** What each part cost. Parts are {name, reports}. */
-export function costTable(parts, caption = "What it took") {
+/** What each part cost, with all else that the server did meanwhile. Parts are {name, reports}. */
+export function costTable(parts, caption = "What it took, with all else that the server did meanwhile") {
   const rows = parts.flatMap(({ name, reports }) => reports.filter((report) => report !== null).map((report, nth) => [
     nth === 0 ? name : "", SIDE_NAMES[report.side] ?? report.side, duration(report.elapsed_us), duration(report.cpu_us), bytes(report.flash_bytes),
     bytes(report.to_drive_bytes), bytes(report.to_host_bytes), number(report.records), number(report.kept)]));

@@ -8,7 +8,7 @@ import * as drive from "./drive.js";
 import * as keyspaces from "./keyspaces.js";
 import * as overview from "./overview.js";
 import * as query from "./query.js";
-import { Refused, ask, logIn, logOut, whenLoggedOut } from "./requests.js";
+import { Refused, ask, logIn, whenLoggedOut } from "./requests.js";
 import * as walk from "./walk.js";
 
 const TICK_MS = 1000;
@@ -38,12 +38,8 @@ function writtenBytes() {
   return new Map((figures?.keyspaces ?? []).map(({ name, written_bytes: written }) => [name, written]));
 }
 
-/** Makes the views anew, without anything that was shown: another user may see less. */
 function buildViews() {
-  figures = null;
   for (const [name, view] of Object.entries(VIEWS)) {
-    view.section?.remove();
-    view.link?.remove();
     view.error = element("div", {});
     view.heading = element("h1", { tabindex: -1, id: `${name}-heading` }, view.title);
     view.section = element("section", { id: `view-${name}`, "aria-labelledby": `${name}-heading`, hidden: true }, view.heading, view.error, ...view.module.build());
@@ -59,7 +55,7 @@ function mayShow(view) {
 
 /** Shows the view that the address names, or the first one that this user may see. */
 function showView(withFocus) {
-  const wanted = VIEWS[location.hash.slice(1)];
+  const name = location.hash.slice(1), wanted = Object.hasOwn(VIEWS, name) ? VIEWS[name] : null;
   shown = wanted && mayShow(wanted) ? wanted : Object.values(VIEWS).find(mayShow) ?? null;
   for (const view of Object.values(VIEWS)) {
     view.section.hidden = view !== shown;
@@ -121,7 +117,8 @@ async function submitLogin(event) {
   try {
     const taken = await logIn({ user: form.elements.user.value, password: form.elements.password.value });
     form.reset();
-    if (taken.user !== user) buildViews();
+    // What another user was shown goes, with all that was asked for him: this one logs in at a page without it.
+    if (user !== null && taken.user !== user) return location.reload();
     enter(taken);
     shown?.heading.focus();
   } catch (error) {
@@ -156,8 +153,11 @@ async function tick() {
     if (error instanceof Refused && error.isAway) {
       pauseMs = Math.min(LONGEST_PAUSE_MS, pauseMs * 2);
       sayState(error);
-    } else if (session !== null) {
-      shown?.error.replaceChildren(failure(error));
+    } else if (session !== null && shown) {
+      showError(shown, error);
+    } else {
+      pauseMs = Math.min(LONGEST_PAUSE_MS, pauseMs * 2);
+      sayState(error);
     }
   } finally {
     isTicking = false;
@@ -165,26 +165,45 @@ async function tick() {
   }
 }
 
+/** Shows why a view cannot be drawn. The same reason again is not said again. */
+function showError(view, error) {
+  if (view.why !== error.message) view.error.replaceChildren(failure(error));
+  view.why = error.message;
+}
+
+/** Takes the newest figures; a user who may see them no more goes on with the other views. */
+async function takeFigures() {
+  try {
+    figures = await ask("figures");
+    overview.keep(figures);
+  } catch (error) {
+    if (error.status !== 403) throw error;
+    session.may_read_store = false;
+    showView(false);
+  }
+}
+
 async function turn() {
   if (session === null && at("login").hidden) await takeSession();
   if (session === null) return;
-  if (session.may_read_store) {
-    figures = await ask("figures");
-    overview.keep(figures);
-  }
+  if (session.may_read_store) await takeFigures();
   const view = shown, isDue = ticks % view.every === 0;
   ticks += 1;
   await view.refresh(isDue);
-  if (isDue) view.error.replaceChildren();
+  if (isDue) {
+    view.error.replaceChildren();
+    view.why = null;
+  }
 }
 
 whenLoggedOut(() => (loggingIn ??= regain().finally(() => { loggingIn = null; })));
 buildViews();
 at("login-form").addEventListener("submit", submitLogin);
-at("log-out").addEventListener("click", () => {
-  logOut();
-  buildViews();
-  askForLogin();
+// A page anew: nothing that was shown, and nothing that is on its way, is left for the next user.
+at("log-out").addEventListener("click", () => location.reload());
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  at("content").focus();
 });
 addEventListener("hashchange", () => { if (session !== null) showView(true); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) tick(); });

@@ -1,6 +1,6 @@
 // The drive: its map, stages of programs, applications that share its units, and freezes.
 
-import { bytes, data, drawn, duration, element, number, numbers, percent, refill, table } from "./elements.js";
+import { bytes, cardOf, data, drawn, duration, element, number, numbers, percent, refill, table } from "./elements.js";
 import { ask } from "./requests.js";
 
 const CELL = 9; // pixels, with its gap
@@ -20,10 +20,7 @@ function colour([kind, valid]) {
   return COLOURED.has(kind) ? `cell-${kind}` : "cell-other";
 }
 
-function card(id, title) {
-  boxes[id] = element("div", {});
-  return element("section", { class: "card", id, "aria-labelledby": `${id}-title` }, element("h2", { id: `${id}-title` }, title), boxes[id]);
-}
+const card = (id, title) => cardOf(boxes, id, title);
 
 export function build() {
   map = null;

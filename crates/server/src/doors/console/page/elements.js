@@ -26,6 +26,12 @@ export function drawn(name, attributes = {}, ...children) {
   return filled(document.createElementNS(DRAWING, name), attributes, children);
 }
 
+/** A card with a title. Its box, in which its content is drawn, is put into `boxes` by its id. */
+export function cardOf(boxes, id, title) {
+  boxes[id] = element("div", {});
+  return element("section", { class: "card", id, "aria-labelledby": `${id}-title` }, element("h2", { id: `${id}-title` }, title), boxes[id]);
+}
+
 // Control characters, and characters that have no width or change the direction of what stands beside them.
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu;
 const ESCAPES = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };

@@ -5,6 +5,7 @@ import { ask } from "./requests.js";
 
 let list = null;
 let sample = null;
+let asking = null; // the sample that is asked for
 
 export function build() {
   list = element("div", { id: "keyspace-list" });
@@ -38,7 +39,7 @@ const COLUMNS = [
 ];
 
 function sampleButton({ name, block_device_bytes: device }) {
-  return device === null ? element("button", { type: "button", click: () => showSample(name, "") }, "Show") : "–";
+  return device === null ? element("button", { type: "button", "data-keyspace": name, click: () => showSample(name, "") }, "Show") : "–";
 }
 
 function kindOf(keyspace) {
@@ -53,7 +54,7 @@ async function showSample(name, prefix) {
     event.preventDefault();
     fill(shown, name, entry.value);
   } }, element("label", { for: "sample-prefix" }, "Keys that begin with"), entry, element("button", { type: "submit" }, "Show"),
-  element("button", { type: "button", click: () => { sample.hidden = true; } }, "Close"));
+  element("button", { type: "button", click: () => closeSample(name) }, "Close"));
   const title = element("h2", { id: "sample-title", tabindex: -1 }, "Items of ", data(name));
   sample.replaceChildren(title, form, shown);
   sample.hidden = false;
@@ -61,14 +62,25 @@ async function showSample(name, prefix) {
   await fill(shown, name, prefix);
 }
 
+/** Ends what is asked for, and goes back to the button that opened it. */
+function closeSample(name) {
+  asking?.abort();
+  sample.hidden = true;
+  [...list.querySelectorAll("button")].find((button) => button.dataset.keyspace === name)?.focus();
+}
+
 async function fill(shown, name, prefix) {
+  asking?.abort();
+  const own = new AbortController();
+  asking = own;
   try {
-    const { items, is_cut: isCut } = await ask("sample", { keyspace: name, prefix });
+    const { items, is_cut: isCut } = await ask("sample", { keyspace: name, prefix }, own.signal);
+    if (own !== asking) return;
     const rows = items.map((item) => [data(item.key), data(item.value), bytes(item.value_bytes), number(item.flags),
       item.expires_unix_ms === null ? "never" : clock(item.expires_unix_ms)]);
     shown.replaceChildren(rows.length === 0 ? "No key begins so." : table(isCut ? `The first ${number(rows.length)}; there are more` : `All ${number(rows.length)}`,
       ["key", "value, its beginning", numbers("size"), numbers("flags"), "expires"], rows));
   } catch (error) {
-    shown.replaceChildren(failure(error));
+    if (own === asking) shown.replaceChildren(failure(error));
   }
 }

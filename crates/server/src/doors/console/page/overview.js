@@ -1,7 +1,7 @@
 // The overview: what is served, rates of the last minutes, latencies, slow requests, and what fills memory and flash.
 
 import { bar, drawTimes, histogram } from "./charts.js";
-import { about, bytes, clock, data, drawn, duration, element, number, numbers, percent, refill, span, table } from "./elements.js";
+import { about, bytes, cardOf, clock, data, drawn, duration, element, number, numbers, percent, refill, span, table } from "./elements.js";
 import { ask } from "./requests.js";
 
 const KEPT_MS = 5 * 60_000;
@@ -30,12 +30,13 @@ const CHARTS = [
 const samples = [];
 let newest = null;
 
-/** Keeps what the charts need of an answer. The counters of a server that started anew begin at 0 again. */
+/** Keeps what the charts need of an answer. Counters begin at 0 again with a new server, and after `stats reset`. */
 export function keep(answer) {
-  if (newest && (answer.started_unix_ms !== newest.started_unix_ms || answer.unix_ms < newest.unix_ms)) samples.length = 0;
-  newest = answer;
-  if (samples.at(-1)?.ms === answer.unix_ms) return;
   const counters = CHARTS.flatMap(({ lines }) => lines.map(([, counter]) => counter(answer.figures)));
+  const last = samples.at(-1);
+  if (last && (answer.unix_ms < last.ms || counters.some((count, line) => count < last.counters[line]))) samples.length = 0;
+  newest = answer;
+  if (last?.ms === answer.unix_ms) return;
   samples.push({ ms: answer.unix_ms, counters, latencies: answer.latencies ?? {} });
   while (samples[0].ms < answer.unix_ms - KEPT_MS) samples.shift();
 }
@@ -51,10 +52,7 @@ function rates(counter) {
 const boxes = {};
 let charts = [];
 
-function card(id, title) {
-  boxes[id] = element("div", {});
-  return element("section", { class: "card", id, "aria-labelledby": `${id}-title` }, element("h2", { id: `${id}-title` }, title), boxes[id]);
-}
+const card = (id, title) => cardOf(boxes, id, title);
 
 /** A chart with its figures; `first` is the counter of its first line. */
 function rateCard(chart, first) {
@@ -172,5 +170,5 @@ function drawSlow(slow) {
   const columns = ["when", numbers("took"), "operation", "keyspace", "key"];
   const rows = slow.map((request) => [clock(request.unix_ms), duration(request.took_us), request.operation, data(request.keyspace ?? "–"), data(request.key)]);
   refill(boxes.slow, rows.length === 0 ? "No request was slow of late."
-    : table(`The slowest of late, newest first: ${number(rows.length)}`, columns, rows));
+    : table(`Those that took 10 ms or longer, the newest first: ${number(rows.length)}`, columns, rows));
 }

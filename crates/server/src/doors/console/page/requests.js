@@ -55,10 +55,6 @@ export async function logIn(credentials = {}) {
   return session;
 }
 
-export function logOut() {
-  token = null;
-}
-
 /** `handler` takes a new session when the old one ends, and says whether it could. */
 export function whenLoggedOut(handler) {
   regain = handler;

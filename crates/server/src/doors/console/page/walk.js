@@ -125,10 +125,6 @@ function condition() {
   return `venue = ${quoted(choice.venue.value)} and year ${from === to ? `= ${from}` : `between ${from} and ${to}`}`;
 }
 
-function titlesOf(ids) {
-  return select(`select id, venue, year, title from papers where id in (${ids.join(", ")})`);
-}
-
 async function showProminent() {
   const where = condition();
   const answers = await askSides("betweenness", { keyspace: "references", where, top: TOP });
