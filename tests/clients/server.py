@@ -6,6 +6,7 @@ memcached as the binary, every test but those of a restart and of memory must pa
 
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -66,6 +67,12 @@ class Server:
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that the system gives to no client by itself: one of those could take it while a server is started again."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -8,6 +8,7 @@ import csv
 import io
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import time
@@ -26,9 +27,15 @@ def command(*words, **options):
 
 
 def free_port():
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
+    """A port that the system gives to no client by itself: one of those could take it while a server is started again."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Served:

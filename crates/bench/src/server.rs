@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -207,7 +209,21 @@ fn answers(address: SocketAddr) -> bool {
     ask().unwrap_or(false)
 }
 
+/// Ports that the system gives to no client by itself: one of those could take the port of a server that is killed and started again.
+const PORTS: Range<u16> = 12_000..32_000;
+
 /// An address that is free now. If it is taken before the server starts, the server reports that and the run fails.
 pub fn free_address() -> Result<SocketAddr, Failure> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that run beside each other begin at different ports.
+    let from = std::process::id().wrapping_mul(97);
+    for _ in PORTS {
+        let step = from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + (step % u32::from(PORTS.end - PORTS.start)) as u16;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    Err(format!("no port of {} to {} is free", PORTS.start, PORTS.end).into())
 }

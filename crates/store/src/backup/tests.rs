@@ -206,3 +206,44 @@ fn what_is_overwritten_and_flushed_while_a_backup_is_copied_stays_in_it() {
     assert_eq!(items(&bench.restored(None)).len(), had.len());
     assert_eq!(items(&bench.restored(None)), had);
 }
+
+#[test]
+fn a_prune_that_loses_its_lease_removes_nothing_more() {
+    let bench = Bench::new("backup-prune-lost");
+    for number in 0..4 {
+        bench.put("hashed", number, 5000);
+        bench.backup();
+    }
+    let packs = bench.depot.list(name::PACKS).unwrap();
+    let mut asked = 0;
+    // Once when the packs are listed, and once before the first removal.
+    let pruned = prune(&*bench.depot, 1, &mut || {
+        asked += 1;
+        asked <= 2
+    });
+    assert!(matches!(pruned, Err(BackupError::LostLease { .. })), "{pruned:?}");
+    assert_eq!(list(&*bench.depot).unwrap().len(), 3);
+    assert_eq!(bench.depot.list(name::PACKS).unwrap(), packs);
+    prune(&*bench.depot, 1, &mut || true).unwrap();
+    assert_eq!(list(&*bench.depot).unwrap().len(), 1);
+}
+
+#[test]
+fn a_caller_who_says_no_at_any_step_has_no_backup() {
+    let bench = Bench::new("backup-said-no");
+    bench.put("ordered", 1, 500);
+    for last in 0..10_000 {
+        let mut steps = 0;
+        let made = bench.store.backup(&bench.depot, &BackupOptions { generation: 1, anew: false }, &mut |_| {
+            steps += 1;
+            steps <= last
+        });
+        match made {
+            // It was asked after the last pack as well.
+            Ok(_) => return assert!(last > 0, "nobody was asked"),
+            Err(error) => assert_eq!(error, BackupError::Cancelled),
+        }
+        assert!(list(&*bench.depot).unwrap().is_empty(), "said no at step {last}");
+    }
+    panic!("no backup was made");
+}
