@@ -79,8 +79,8 @@ class Libmemcached(Client):
 
     def __init__(self, port):
         self.port = port
-        # A timeout in milliseconds: libmemcached's own is short for a machine with busy cores.
-        behaviors = {"cas": True, "tcp_nodelay": True, "_poll_timeout": 60_000}
+        # Timeouts in milliseconds: libmemcached's own are short for a machine with busy cores.
+        behaviors = {"cas": True, "tcp_nodelay": True, "connect_timeout": 60_000, "_poll_timeout": 60_000}
         self.client = pylibmc.Client([f"127.0.0.1:{port}"], binary=True, behaviors=behaviors)
 
     def close(self):
