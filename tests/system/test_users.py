@@ -184,12 +184,15 @@ class Users(HostTest):
         self.assertEqual(self.add("alice", "--read", "*").returncode, 0)
         owner = lambda: (self.users.stat().st_uid, self.users.stat().st_gid, stat.S_IMODE(self.users.stat().st_mode))
         self.assertEqual(owner(), (65534, 65533, 0o600))
+        self.assertEqual(self.add("carol", "--read", "*").returncode, 0)
+        self.assertEqual(owner(), (65534, 65533, 0o600))
+        for user, group, name in ((12345, 12346, "bob"), (0, 0, "dave")):
+            os.chown(self.users, user, group)
+            self.assertEqual(self.add(name, "--read", "*").returncode, 0)
+            self.assertEqual(owner(), (user, group, 0o600))
+        self.assertEqual([line[0] for line in self.lines()], ["alice", "carol", "bob", "dave"])
         os.chown(self.users, 12345, 12346)
-        done = self.add("bob", "--read", "*")
-        self.refused(done, "chown 0")
-        os.chown(self.users, 0, 0)
-        self.assertEqual(self.add("bob", "--read", "*").returncode, 0)
-        self.assertEqual(owner(), (0, 0, 0o600))
+        self.assertEqual(self.user("list", "--users-file", self.users).returncode, 0)
 
 
 class AtATerminal(HostTest):

@@ -73,7 +73,7 @@ fn add(path: &Path, user: &User, replace: bool) -> Outcome {
 /// Changes the file as a whole: a server that reads it meanwhile sees the old one or the new one.
 fn edit(path: &Path, makes: bool, change: impl FnOnce(&str) -> Result<String, Box<dyn Error>>) -> Outcome {
     let _lock = unfinished::lock_folder_of(path)?;
-    let text = match secret_file::read(path) {
+    let text = match secret_file::read_to_edit(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && makes => HEAD.as_bytes().to_vec().into(),
         read => read.map_err(|error| GateError::Read { path: path.into(), error })?,
     };
@@ -116,7 +116,8 @@ fn write(path: &Path, text: &[u8], owner: Option<(u32, u32)>) -> io::Result<()> 
 }
 
 fn list(UsersFileArguments { users_file }: &UsersFileArguments, as_json: bool) -> Outcome {
-    let text = secret_file::read(users_file).map_err(|error| GateError::Read { path: users_file.clone(), error })?;
+    let text =
+        secret_file::read_to_edit(users_file).map_err(|error| GateError::Read { path: users_file.clone(), error })?;
     let users = Users::parse(&text).map_err(|error| GateError::Users { path: users_file.clone(), error })?;
     let mut users: Vec<_> = users.iter().cloned().collect();
     users.sort_by(|one, other| one.name.cmp(&other.name));

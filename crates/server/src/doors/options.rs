@@ -54,7 +54,9 @@ impl Access {
     /// Reads users and certificates again. What cannot be used is told, and stays as it was.
     pub fn reload(&self) {
         if self.gate.is_none() && self.tls.is_none() {
-            tracing::info!("there are no users and no certificate to read again");
+            tracing::info!(
+                "there are no users and no certificate to read again; options are read at the start alone: restart the server to give it some"
+            );
         }
         if let Some(gate) = &self.gate {
             match gate.reload() {
