@@ -42,6 +42,7 @@ fn lay_out(release: &Release, root: &Path) -> Result<(), Failure> {
     tree::write_help(release, root)?;
     tree::gzip(tree::files(&root.join("usr/share/man"))?)?;
     let papers = root.join("usr/share/doc/tapetum");
+    tree::write_documents(&papers)?;
     tree::write_papers(release, parts::BINARY, &papers)?;
     // Debian has its text.
     fs::remove_file(papers.join("LICENSE-APACHE"))?;

@@ -35,6 +35,23 @@ pub fn write_papers(release: &Release, of: &[&str], folder: &Path) -> Result<(),
     write(&folder.join("sbom.cdx.json"), parts::bill(release, &parts)?, 0o644)
 }
 
+/// Writes the documents, which messages and settings name, and the dashboard and alerts.
+pub fn write_documents(folder: &Path) -> Result<(), Failure> {
+    let root = workspace::root();
+    for entry in fs::read_dir(root.join("docs"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            write(&folder.join("docs").join(path.file_name().unwrap_or_default()), fs::read(&path)?, 0o644)?;
+        }
+    }
+    for part in ["grafana", "prometheus"] {
+        for path in files(&root.join("packaging").join(part))? {
+            write(&folder.join(part).join(path.file_name().unwrap_or_default()), fs::read(&path)?, 0o644)?;
+        }
+    }
+    Ok(())
+}
+
 /// Writes the manual's pages and the shells' completions, which the binary prints, below `root`.
 pub fn write_help(release: &Release, root: &Path) -> Result<(), Failure> {
     let pages = root.join("usr/share/man/man1");
@@ -100,6 +117,7 @@ pub fn make_archive(release: &Release) -> Result<PathBuf, Failure> {
     }
     write_help(release, &root)?;
     write_papers(release, parts::BINARY, &root)?;
+    write_documents(&root)?;
     open_folders(&root)?;
     let archive = release.folder.join(format!("{name}.tar"));
     let compressed = archive.with_extension("tar.gz");
