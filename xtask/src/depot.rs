@@ -9,7 +9,7 @@ use tapetum_depot::Destination;
 use crate::Failure;
 use crate::arguments::Arguments;
 
-/// Who put one name at once, and how often.
+/// The writers that put one name at once, and how often they do.
 const WRITERS: u8 = 8;
 const RACES: usize = 5;
 /// More than is put at once.

@@ -1,4 +1,4 @@
-//! What users give as the place of backups: a folder, or the URL of object storage.
+//! The place of backups as users give it: a folder, or the URL of object storage.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Where backups are kept: opens a folder, or a bucket of object storage (the feature `object-storage`).
+//! Places of backups: opens a folder, or a bucket of object storage (the feature `object-storage`).
 //!
 //! ```text
 //!  a command line, a request ──► Destination ──┬► FolderDepot (of the crate tapetum)

@@ -90,7 +90,7 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// What became of an addition to a number.
+/// The end of an addition to a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Counted {
     Number(u64),

@@ -1,4 +1,4 @@
-//! What the console costs a server that does nothing else: without viewers, and with twenty who ask for the figures each second, as the
+//! The cost of the console at a server that does nothing else: without viewers, and with twenty who ask for the figures each second, as the
 //! page does.
 
 use std::io::{BufRead, BufReader, Read, Write};

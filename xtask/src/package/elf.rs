@@ -1,4 +1,4 @@
-//! What a binary needs of the system that it runs on.
+//! The needs of a binary: what it asks of the system that it runs on.
 
 use crate::Failure;
 
@@ -6,7 +6,7 @@ use crate::Failure;
 const PT_INTERP: u32 = 3;
 const HEADER_BYTES: usize = 64;
 
-/// What a package must depend on.
+/// The packages that a package must depend on.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Libraries {
     /// The binary was linked whole.

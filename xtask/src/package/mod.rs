@@ -26,10 +26,10 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::workspace::{self, succeed};
 
-/// What goes into packages, and where they go.
+/// The contents of packages, and the folder where they go.
 pub struct Release {
     pub version: String,
-    /// Of the package, for a version that is packaged again.
+    /// The revision of the package, for a version that is packaged again.
     pub revision: u64,
     /// The commit's time, in seconds since 1970.
     pub unix_seconds: u64,
@@ -40,7 +40,7 @@ pub struct Release {
     /// Files on the way; each package has a folder in it.
     pub scratch: PathBuf,
     pub folder: PathBuf,
-    /// Of the Debian package: 0 is quick to make, 9 is small.
+    /// The compression of the Debian package: 0 is quick to make, 9 is small.
     pub compression: u64,
 }
 
@@ -123,7 +123,7 @@ pub fn build_static(profile: &str) -> Result<PathBuf, Failure> {
     Ok(workspace::target().join(target).join(profile).join("tapetum"))
 }
 
-/// What a program prints.
+/// The output of a program.
 fn output(command: &mut Command) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().map_err(|error| format!("{program}: {error}"))?;

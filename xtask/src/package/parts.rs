@@ -17,14 +17,14 @@ pub struct Part {
     pub version: String,
     /// By SPDX.
     pub licence: String,
-    /// Where programs that look for known holes find it.
+    /// The address at which programs that look for known holes find it.
     pub url: String,
     pub home: Option<String>,
     pub authors: Vec<String>,
     pub sha256: Option<String>,
     /// The files that may have its licence's text.
     pub texts: Vec<PathBuf>,
-    /// Of this repository.
+    /// Whether it is a crate of this repository.
     pub is_ours: bool,
 }
 
@@ -145,7 +145,7 @@ fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
         .collect()
 }
 
-/// What the compiler and the system put into a static binary.
+/// The parts that the compiler and the system put into a static binary.
 fn of_toolchain() -> Result<[Part; 2], Failure> {
     let rustc = output(Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into())).arg("--version"))?;
     let rust = rustc.split_whitespace().nth(1).unwrap_or("unknown").to_owned();

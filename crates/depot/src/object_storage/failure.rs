@@ -1,6 +1,6 @@
 //! Why object storage did not do what it was asked, in words that help, and whether asking again may.
 //!
-//! Of a server's answer only its status and its code are told: its text may quote the request, with what signed it.
+//! Only the status and the code of a server's answer are told: its text may quote the request, with what signed it.
 
 use std::error::Error;
 use std::fmt;

@@ -46,7 +46,7 @@ fn pace(name: &str) -> Pace {
 struct Sizes {
     /// The largest object that is put at once.
     put_max: usize,
-    /// Of each part but the last; S3 wants 5 MiB at least.
+    /// The bytes of each part but the last; S3 wants 5 MiB at least.
     part: usize,
 }
 

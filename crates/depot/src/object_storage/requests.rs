@@ -24,7 +24,7 @@ use super::retry::{Attempts, OF_WORK, Pace};
 /// The most objects of a list: some TB of packs.
 const OBJECTS_MAX: usize = 1_000_000;
 
-/// What a depot needs of a client.
+/// A client, as a depot needs it.
 pub trait Objects: ObjectStore + MultipartStore {}
 
 impl<T: ObjectStore + MultipartStore> Objects for T {}

@@ -35,14 +35,14 @@ const PAUSE_LONGEST_MS: u64 = 1000;
 pub struct Attempts {
     pace: Pace,
     begun: Instant,
-    /// What a request of its size takes at the least rate.
+    /// The time that a request of its size takes at the least rate.
     transfer: Duration,
     pause_ms: u64,
     made: u32,
 }
 
 impl Attempts {
-    /// Of a request that moves so many bytes.
+    /// The attempts of a request that moves so many bytes.
     pub fn of(bytes: usize, pace: Pace) -> Attempts {
         let transfer = Duration::from_millis(bytes as u64 * 1000 / RATE_LEAST);
         Attempts { pace, begun: Instant::now(), transfer, pause_ms: PAUSE_FIRST_MS, made: 0 }

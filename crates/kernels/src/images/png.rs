@@ -1,5 +1,5 @@
 //! Reads PNG files: of each colour type and depth, interlaced or not. Samples of 16 bits keep their upper 8, a palette becomes its colours.
-//! Of an animation the picture that other programs show.
+//! An animation becomes its default picture, which programs without animations show.
 //!
 //! A truncated file is an error, also one whose picture is whole, and so is one with a wrong checksum.
 

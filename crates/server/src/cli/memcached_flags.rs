@@ -116,7 +116,7 @@ pub const FLAGS: [Flag; 37] = [
     valued(&["-o", "--extended"], Words(|_, _| Some(String::new()))),
 ];
 
-/// What stands behind `-o`.
+/// The words behind `-o`.
 pub const EXTENDED: [Flag; 53] = [
     flag(&["maxconns_fast"], Nothing("this is what the server does")),
     flag(

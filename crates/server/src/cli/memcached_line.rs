@@ -54,7 +54,7 @@ fn parts<'a>(words: &[&'a str]) -> Vec<Part<'a>> {
     parts
 }
 
-/// What stands behind `-o`.
+/// The words behind `-o`.
 fn pairs(value: &str) -> impl Iterator<Item = (&str, &str)> {
     value.split(',').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
 }

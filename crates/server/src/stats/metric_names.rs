@@ -6,7 +6,7 @@
 pub struct MetricName {
     pub family: String,
     pub labels: Vec<(&'static str, String)>,
-    /// Of the family, where it has several figures.
+    /// The help of the family, where it has several figures.
     pub help: Option<&'static str>,
     /// The figure's units in one unit of Prometheus'.
     pub divisor: f64,

@@ -68,7 +68,7 @@ impl Cell {
         self.bytes.iter().map(|(kind, bytes)| (*kind, *bytes))
     }
 
-    /// What most of it is.
+    /// The kind that takes most of it.
     pub fn kind(&self) -> AreaKind {
         self.bytes.iter().max_by_key(|(_, bytes)| **bytes).map_or(AreaKind::Unused, |(kind, _)| *kind)
     }

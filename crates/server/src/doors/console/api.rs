@@ -1,4 +1,4 @@
-//! What the page asks of the store, as requests to it, and their answers as JSON.
+//! Questions of the page as requests to the store, and their answers as JSON.
 //!
 //! Threads: one of the console's, for each request.
 

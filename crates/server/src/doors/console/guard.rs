@@ -1,4 +1,4 @@
-//! Who may ask: requests of the page itself, with a token. Everything else is refused before anything is read.
+//! Decides who may ask: the page itself, with a token. Everything else is refused before anything is read.
 //!
 //! A page of another origin can make a browser send requests here, and by a name that changes its address it can even read their answers.
 //! 1. `Origin` is that of the page, so that no other page asks.

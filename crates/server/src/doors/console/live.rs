@@ -102,7 +102,7 @@ fn parts(of: &[(&str, u64)]) -> Vec<Value> {
     of.iter().map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect()
 }
 
-/// What fills the memory of the store and of its doors.
+/// The parts that fill the memory of the store and of its doors.
 fn memory(store: &Stats, requests_held_bytes: u64) -> Vec<(&'static str, u64)> {
     let mut parts = vec![
         ("index", store.index_bytes),
@@ -118,7 +118,7 @@ fn memory(store: &Stats, requests_held_bytes: u64) -> Vec<(&'static str, u64)> {
     parts
 }
 
-/// What fills flash. The drive map tells more of it.
+/// The parts that fill flash. The drive map tells more of them.
 fn flash(store: &Stats) -> Vec<(&'static str, u64)> {
     let free_bytes = store.flash_limit_bytes.saturating_sub(store.flash_used_bytes);
     let rest_bytes = store.flash_used_bytes.saturating_sub(store.large_bytes);

@@ -55,7 +55,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 pub type Answer = Response<Full<Bytes>>;
 
-/// What a door over HTTP answers. Everything it does is on the host's thread, unless it says otherwise.
+/// The answers of a door over HTTP. Everything it does is on the host's thread, unless it says otherwise.
 pub trait Site: Send + 'static {
     /// The name of the thread, and of the door in the log.
     const NAME: &'static str;
