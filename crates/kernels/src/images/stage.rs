@@ -40,7 +40,7 @@ pub struct DecodeOptions {
     pub crop: CropRule,
     /// The crop's place in its pipeline, for its chance.
     pub place: u8,
-    /// Of a JPEG: a crop at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
+    /// A crop of a JPEG that is at least twice as large as this is decoded at a half, a quarter or an eighth of its size: less work, other pixels.
     pub scale_to: Option<(u16, u16)>,
     /// A decode that works longer on one picture is an error.
     pub deadline_ms: u32,
