@@ -15,8 +15,8 @@ use tapetum_kernels::ordered::extension::{
     EXTENSION_PREFIX_BYTES_MAX, ExtensionClass, ExtensionHead, ExtensionReference, front_bytes,
 };
 use tapetum_kernels::ordered::{
-    Arrival, HEAD_BYTES, ImageSeal, NODE_BYTES, NewNode, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SlotAddress,
-    SlotSalt, merge, node_record_bytes, split,
+    Arrival, HEAD_BYTES, ImageSeal, NODE_BYTES, NewNode, NodeCut, NodeError, NodeMut, NodeOrder, NodePage, NodeRef,
+    SlotAddress, SlotSalt, merge, node_record_bytes, split_off, split_rest,
 };
 use tapetum_kernels::record::{Header, Record};
 
@@ -90,9 +90,10 @@ fn split_for(page: &NodePage, record: &Record<'_>) {
     order.sort(&node).expect("it is whole");
     let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
     let (mut left, mut right): (Box<NodePage>, Box<NodePage>) = (Box::new([0; NODE_BYTES]), Box::new([0; NODE_BYTES]));
-    let done = split(&node, &order, Some(arrival), 18, &mut left, &mut right).expect("it can be split");
-    let (lower, upper) = (NodeRef::look(&left[..]), NodeRef::look(&right[..]));
-    let (Ok(lower), Ok(upper)) = (lower, upper) else { panic!("halves that are no nodes") };
+    let done = split_off(&node, &order, NodeCut::For(Some(arrival)), 18, &mut right).expect("it can be split");
+    let upper = NodeRef::look(&right[..]).expect("it was just made");
+    split_rest(&node, &upper, &mut left).expect("the right page is its upper half");
+    let lower = NodeRef::look(&left[..]).expect("it was just made");
     assert_eq!(lower.count() + upper.count(), node.count());
     let mut merged: Box<NodePage> = Box::new([0; NODE_BYTES]);
     merge(&lower, &upper, &mut merged).expect("it was one node");

@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::keyspace::states::KeyspaceRef;
 use crate::log::Draft;
 use crate::request::{Condition, Request};
+use crate::session::session_core::SessionCore;
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::{Codec, Header};
 
@@ -80,11 +81,11 @@ pub enum BatchStop {
 /// An engine's prepared part of a batch. Dropping it releases its locks.
 pub trait BatchPart {
     /// Locks the keys against others and checks that there is room for them.
-    fn lock(&mut self) -> Result<(), BatchStop>;
+    fn lock(&mut self, core: &mut SessionCore) -> Result<(), BatchStop>;
 
     /// Appends its records to those of the group, in the order of its writes.
     fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>);
 
     /// Called after the append: each record has this stamp and this place in the active buffer. Makes the records visible to readers.
-    fn appended(&mut self, records: &[(u64, u32)]);
+    fn appended(&mut self, core: &mut SessionCore, records: &[(u64, u32)]);
 }

@@ -119,7 +119,7 @@ pub trait EngineSession: Send {
     /// out with [`EngineSession::send`], and the caller submits the batch again.
     fn prepare<'a>(
         &'a mut self,
-        core: &'a SessionCore,
+        core: &SessionCore,
         writes: &'a [Write<'a>],
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop>;
 }

@@ -1,7 +1,7 @@
 //! Leases: the memory that a command may touch. A lease goes with the command and comes back with its completion.
 
 use crate::memory::{BufferPart, LocalBuffer, PairMemory, SealedRange};
-use crate::protocol::{Completion, LeasedRanges, LocalRange, RegionId};
+use crate::protocol::{Completion, LEASED_RANGES_MAX, LeasedRanges, LocalRange, RegionId};
 
 /// The memory of one command. Its submitter cannot reach these bytes until they come back.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub enum Lease {
     Nothing,
     Buffer(LocalBuffer),
     Buffers([LocalBuffer; 2]),
+    /// For the few commands that work on several pages.
+    Pages(Box<[LocalBuffer; LEASED_RANGES_MAX]>),
     /// A part of a buffer. Other commands may have the other parts.
     Part(BufferPart),
     /// Bytes of the host's region, for a `Write`. The host may write elsewhere in the arena meanwhile.
@@ -25,15 +27,17 @@ impl Lease {
     pub(super) fn ranges_in(&self, memory: &PairMemory) -> LeasedRanges {
         let of = |buffer: &LocalBuffer, range| if buffer.is_of(&memory.local) { range } else { LocalRange::EMPTY };
         let whole = |buffer: &LocalBuffer| of(buffer, buffer.range());
+        let none = LocalRange::EMPTY;
         let ranges = match self {
-            Lease::Nothing | Lease::Inherited => [LocalRange::EMPTY; 2],
-            Lease::Buffer(buffer) => [whole(buffer), LocalRange::EMPTY],
-            Lease::Buffers([first, second]) => [whole(first), whole(second)],
-            Lease::Part(part) => [of(part.whole(), part.range()), LocalRange::EMPTY],
+            Lease::Nothing | Lease::Inherited => [none; LEASED_RANGES_MAX],
+            Lease::Buffer(buffer) => [whole(buffer), none, none, none],
+            Lease::Buffers([first, second]) => [whole(first), whole(second), none, none],
+            Lease::Pages(pages) => pages.each_ref().map(whole),
+            Lease::Part(part) => [of(part.whole(), part.range()), none, none, none],
             Lease::Sealed(sealed) => {
                 let is_ours = memory.host.as_ref().is_some_and(|region| sealed.is_of(region));
                 let range = if is_ours { sealed.range() } else { LocalRange::EMPTY };
-                return LeasedRanges { region: RegionId::HOST, ranges: [range, LocalRange::EMPTY] };
+                return LeasedRanges { region: RegionId::HOST, ranges: [range, none, none, none] };
             }
         };
         LeasedRanges { region: RegionId::LOCAL, ranges }

@@ -2,11 +2,14 @@
 
 use super::command::{LocalRange, MemoryAddress, RegionId};
 
+/// A command's parameters and the pages of a node's split, or of a merge.
+pub const LEASED_RANGES_MAX: usize = 4;
+
 /// The ranges, all of one region, that were lent to a command. Empty ranges lend nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasedRanges {
     pub region: RegionId,
-    pub ranges: [LocalRange; 2],
+    pub ranges: [LocalRange; LEASED_RANGES_MAX],
 }
 
 impl LeasedRanges {
@@ -28,7 +31,10 @@ mod tests {
     #[test]
     fn a_range_must_lie_inside_one_of_them() {
         let range = |offset, length| LocalRange { offset, length };
-        let leased = LeasedRanges { region: RegionId::LOCAL, ranges: [range(4096, 512), range(4608, 512)] };
+        let leased = LeasedRanges {
+            region: RegionId::LOCAL,
+            ranges: [range(4096, 512), range(4608, 512), LocalRange::EMPTY, LocalRange::EMPTY],
+        };
         let holds =
             |of: RegionId, LocalRange { offset, length }| leased.hold(MemoryAddress { region: of, offset }, length);
         for inside in [range(4096, 512), range(4607, 1), range(4608, 512), range(5000, 0), range(5120, 0)] {

@@ -21,7 +21,7 @@ pub use descriptor::{
     PipelineSource, PipelineStage, SOURCE_RANGES_MAX, SourceRange,
 };
 pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
-pub use leased::LeasedRanges;
+pub use leased::{LEASED_RANGES_MAX, LeasedRanges};
 pub use purpose::Purpose;
 pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};

@@ -23,12 +23,14 @@ pub enum Purpose {
     Check = 9,
     /// Pipelines over compute units.
     Pipeline = 10,
+    /// Splits, merges and purges of an ordered keyspace's nodes.
+    Structure = 11,
 }
 
 impl Purpose {
     pub const COUNT: usize = Self::ALL.len();
     /// Indexed by number.
-    pub const ALL: [Purpose; 11] = [
+    pub const ALL: [Purpose; 12] = [
         Purpose::Other,
         Purpose::Get,
         Purpose::Put,
@@ -40,6 +42,7 @@ impl Purpose {
         Purpose::Scan,
         Purpose::Check,
         Purpose::Pipeline,
+        Purpose::Structure,
     ];
 
     /// `None` if the number is unknown.
@@ -65,6 +68,7 @@ impl Purpose {
             Purpose::Scan => "scan",
             Purpose::Check => "check",
             Purpose::Pipeline => "pipeline",
+            Purpose::Structure => "structure",
         }
     }
 }

@@ -30,7 +30,7 @@ pub use node::{NodeRecord, NodeRef};
 pub use node_mut::{NewNode, NodeMut, ReplacedRecord};
 pub use order::NodeOrder;
 pub use slot_address::{SlotAddress, SlotSalt};
-pub use split::{Arrival, NodeSplit, SplitSide, merge, merged_bytes, separator, split, split_at};
+pub use split::{Arrival, NodeCut, NodeSplit, SplitSide, merge, merged_bytes, separator, split_off, split_rest};
 
 /// Why a node was not read or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,10 +2,10 @@
 
 use super::extension::{ExtensionClass, ExtensionReference};
 use super::split_tests::check_halves;
-use super::testing::{Numbers, blank, node, salt};
+use super::testing::{Numbers, blank, node, salt, split};
 use super::{
-    Arrival, ImageSeal, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide, merge,
-    merged_bytes, node_record_bytes, split,
+    Arrival, ImageSeal, NODE_RECORD_BYTES_MAX, NodeCut, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, SplitSide,
+    merge, merged_bytes, node_record_bytes,
 };
 use crate::expiry::Expiry;
 use crate::record::{Codec, Header, Record};
@@ -38,7 +38,11 @@ impl Model {
         let record = Record { header, key, stored: &stored };
         let before = self.map.get(key).map(|(header, _)| header.stamp);
         loop {
-            match NodeMut::look(self.page(key)).unwrap().put(&record) {
+            let has_room =
+                NodeRef::look(&self.page(key)[..]).unwrap().has_room(key, node_record_bytes(&header)).unwrap();
+            let put = NodeMut::look(self.page(key)).unwrap().put(&record);
+            assert_eq!(has_room, put.is_ok());
+            match put {
                 Ok(replaced) => {
                     assert_eq!(replaced.map(|replaced| replaced.stamp), before);
                     break;
@@ -55,10 +59,8 @@ impl Model {
         let page = Box::new(*self.page(key));
         let reader = NodeRef::look(&page[..]).unwrap();
         self.order.sort(&reader).unwrap();
-        let (mut left, mut right) = (blank(), blank());
-        let arrival = Some(Arrival { key, record_bytes });
-        let done = split(&reader, &self.order, arrival, 18, &mut left, &mut right).unwrap();
-        let mut halves = [left, right];
+        let cut = NodeCut::For(Some(Arrival { key, record_bytes }));
+        let (done, mut halves) = split(&reader, &self.order, cut).unwrap();
         check_halves(&page, &mut halves);
         let [left, right] = halves;
         let fence = NodeRef::look(&right[..]).unwrap().low_fence().to_vec();

@@ -3,7 +3,7 @@
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
 use super::fingerprint::{FINGERPRINTS, fingerprint, matches};
 use super::layout::{CRC_BYTES, NodeHead, covered, crc_of, fingerprint_at, offset_at, slots_end, u16_at};
-use super::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, NodePage, SlotSalt};
+use super::{NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NODE_SLOTS_MAX, NodeError, NodePage, SlotSalt};
 use crate::checksum::checksum;
 use crate::record::{Codec, Header, Kind};
 
@@ -158,6 +158,22 @@ impl<'a> NodeRef<'a> {
     /// Bytes that records may still take, after compaction.
     pub fn free_bytes(&self) -> usize {
         self.head.gap_bytes() + self.head.dead
+    }
+
+    /// Whether a record of so many bytes can be put under `key`, which the node covers.
+    ///
+    /// # Errors
+    /// As [`NodeRef::get`].
+    pub fn has_room(&self, key: &[u8], record_bytes: usize) -> Result<bool, NodeError> {
+        let free = self.free_bytes();
+        Ok(match self.find(key)? {
+            Some((_, old)) => record_bytes <= free + old.bytes,
+            None => {
+                let count = self.head.count;
+                let slot_bytes = slots_end(count + 1) - slots_end(count);
+                count < NODE_SLOTS_MAX && record_bytes + slot_bytes <= free
+            }
+        })
     }
 
     /// The record of `key`, if there is one.

@@ -1,10 +1,10 @@
 //! Single nodes.
 
 use super::layout::{HEAD_BYTES, NODE_RECORD_BYTES_MAX};
-use super::testing::{blank, node, outside_header, raw, reference, salt};
+use super::testing::{blank, node, outside_header, raw, reference, salt, split};
 use super::{
-    ImageSeal, NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_SLOTS_MAX, NewNode, NodeError, NodeMut, NodeOrder, NodePage,
-    NodeRef, ReplacedRecord, SlotSalt, node_record_bytes,
+    ImageSeal, NODE_BYTES, NODE_KEY_BYTES_MAX, NODE_SLOTS_MAX, NewNode, NodeCut, NodeError, NodeMut, NodeOrder,
+    NodePage, NodeRef, ReplacedRecord, SlotSalt, node_record_bytes,
 };
 use crate::checksum::checksum;
 use crate::expiry::Expiry;
@@ -279,11 +279,11 @@ pub(super) fn exercise(page: &mut NodePage, key: &[u8]) {
         if order.sort(&node).is_ok() {
             let from = order.lower_bound(&node, key);
             assert!(order.records(node, from..order.count()).rev().all(|record| record.is_ok()));
-            let (mut left, mut right) = (blank(), blank());
-            let _ = super::split(&node, &order, None, 2, &mut left, &mut right);
             let arrival = super::Arrival { key, record_bytes: 100 };
-            let _ = super::split(&node, &order, Some(arrival), 2, &mut left, &mut right);
-            let _ = super::merge(&node, &node, &mut left);
+            for cut in [NodeCut::For(None), NodeCut::For(Some(arrival)), NodeCut::At(key)] {
+                let _ = split(&node, &order, cut);
+            }
+            let _ = super::merge(&node, &node, &mut blank());
         }
     }
     if let Ok(mut node) = NodeMut::look(&mut page[..]) {

@@ -46,22 +46,55 @@ pub fn separator<'k>(low: &[u8], high: &'k [u8]) -> &'k [u8] {
     &high[..high.len().min(common_bytes(low, high) + 1)]
 }
 
-/// Splits a node whose order is given; the left half keeps its id. Neither half is sealed.
+/// Where a node is cut.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeCut<'k> {
+    /// Where it is best for this record, or in the middle.
+    For(Option<Arrival<'k>>),
+    /// In front of this key, which need not be a record's; a half may have no records.
+    At(&'k [u8]),
+}
+
+/// Makes the right half of a node whose order is given; it is not sealed. Its low fence is the separator.
 ///
 /// # Errors
-/// [`NodeError::TooFew`] when there is no place to cut, [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the
-/// arrival belongs in another node or in none, and [`NodeError::Damaged`] when a record is inconsistent.
-pub fn split(
+/// [`NodeError::TooFew`] when there is no place to cut; [`NodeError::OutsideFences`] and [`NodeError::Unfit`] when the arrival belongs in
+/// another node or in none, or the key is none of this node's, or its first one; [`NodeError::NoRoom`] when a half has no room for that key as a
+/// fence; [`NodeError::Damaged`] when a record is inconsistent.
+pub fn split_off(
     node: &NodeRef<'_>,
     order: &NodeOrder,
-    arrival: Option<Arrival<'_>>,
+    cut: NodeCut<'_>,
     right_id: u64,
-    left: &mut NodePage,
     right: &mut NodePage,
 ) -> Result<NodeSplit, NodeError> {
     if order.count() != node.count() {
         return Err(NodeError::Damaged);
     }
+    match cut {
+        NodeCut::For(arrival) => split_off_for(node, order, arrival, right_id, right),
+        NodeCut::At(separator) => {
+            if !node.covers(separator) || separator == node.low_fence() {
+                return Err(NodeError::OutsideFences);
+            }
+            let of_left = order.lower_bound(node, separator);
+            let bytes = order.records(*node, 0..of_left).try_fold(0, |sum, record| Ok(sum + record?.bytes))?;
+            if node.low_fence().len() + separator.len() + bytes + slots_end(of_left) > NODE_BYTES {
+                return Err(NodeError::NoRoom);
+            }
+            make_right(node, order, separator, of_left, right_id, right)?;
+            Ok(NodeSplit { side: SplitSide::Left, has_room: false })
+        }
+    }
+}
+
+fn split_off_for(
+    node: &NodeRef<'_>,
+    order: &NodeOrder,
+    arrival: Option<Arrival<'_>>,
+    right_id: u64,
+    right: &mut NodePage,
+) -> Result<NodeSplit, NodeError> {
     if let Some(Arrival { key, record_bytes }) = arrival {
         if key.is_empty() || record_bytes > NODE_RECORD_BYTES_MAX {
             return Err(NodeError::Unfit);
@@ -73,55 +106,50 @@ pub fn split(
     let cuts = Cuts::of(node, order, arrival)?;
     let cut = cuts.best().ok_or(NodeError::TooFew)?;
     let separator = separator(cuts.key(cut - 1), cuts.key(cut));
-    cut_at(node, order, separator, cuts.records_before(cut), right_id, left, right).map_err(|_| NodeError::Damaged)?;
+    let made = make_right(node, order, separator, cuts.records_before(cut), right_id, right);
+    made.map_err(|_| NodeError::Damaged)?;
     let is_left = cuts.arrival_at.is_none_or(|at| at < cut);
     let side = if is_left { SplitSide::Left } else { SplitSide::Right };
     Ok(NodeSplit { side, has_room: cuts.sides(cut).has_room() })
 }
 
-/// Splits a node in front of `separator`, which need not be the key of a record; a half may have no records. The node's
-/// order is given. The left half keeps its id. Neither half is sealed.
-///
-/// # Errors
-/// [`NodeError::OutsideFences`] when the separator is none of its keys, or the first one; [`NodeError::NoRoom`] when a half has no room for
-/// it as a fence; [`NodeError::Damaged`] when a record does not hold together.
-pub fn split_at(
-    node: &NodeRef<'_>,
-    order: &NodeOrder,
-    separator: &[u8],
-    right_id: u64,
-    left: &mut NodePage,
-    right: &mut NodePage,
-) -> Result<(), NodeError> {
-    if order.count() != node.count() {
-        return Err(NodeError::Damaged);
-    }
-    if !node.covers(separator) || separator == node.low_fence() {
-        return Err(NodeError::OutsideFences);
-    }
-    cut_at(node, order, separator, order.lower_bound(node, separator), right_id, left, right)
-}
-
-/// Makes both halves. The left one gets the first `of_left` records.
-fn cut_at(
+/// Makes the right half, without the first `of_left` records.
+fn make_right(
     node: &NodeRef<'_>,
     order: &NodeOrder,
     separator: &[u8],
     of_left: usize,
     right_id: u64,
-    left: &mut NodePage,
     right: &mut NodePage,
 ) -> Result<(), NodeError> {
-    let low =
-        NewNode { keyspace: node.keyspace(), id: node.id(), low_fence: node.low_fence(), high_fence: Some(separator) };
-    let high = NewNode { id: right_id, low_fence: separator, high_fence: node.high_fence(), ..low };
-    for (page, half, places) in [(left, low, 0..of_left), (right, high, of_left..node.count())] {
-        let mut made = NodeMut::format(page, &half)?;
-        for record in order.records(*node, places) {
-            made.append(&record?, node.bytes)?;
-        }
+    let half = NewNode { keyspace: node.keyspace(), id: right_id, low_fence: separator, high_fence: node.high_fence() };
+    let mut made = NodeMut::format(right, &half)?;
+    for record in order.records(*node, of_left..node.count()) {
+        made.append(&record?, node.bytes)?;
     }
     Ok(())
+}
+
+/// Makes the left half of a node, given the right one; it keeps the node's id and is not sealed.
+///
+/// # Errors
+/// [`NodeError::NotNeighbours`] when the right page is no half of this node, and [`NodeError::Damaged`] when a record is inconsistent.
+pub fn split_rest(node: &NodeRef<'_>, right: &NodeRef<'_>, left: &mut NodePage) -> Result<(), NodeError> {
+    let separator = right.low_fence();
+    if right.keyspace() != node.keyspace() || right.high_fence() != node.high_fence() {
+        return Err(NodeError::NotNeighbours);
+    }
+    let half =
+        NewNode { keyspace: node.keyspace(), id: node.id(), low_fence: node.low_fence(), high_fence: Some(separator) };
+    let mut made = NodeMut::format(left, &half).map_err(|_| NodeError::NotNeighbours)?;
+    for record in node.records() {
+        let record = record?;
+        if record.key < separator {
+            made.append(&record, node.bytes).map_err(|_| NodeError::Damaged)?;
+        }
+    }
+    let both = made.view().count() + right.count();
+    if both == node.count() { Ok(()) } else { Err(NodeError::NotNeighbours) }
 }
 
 /// The places at which a node can be cut: in front of each item but the first. Items are the node's records in order,

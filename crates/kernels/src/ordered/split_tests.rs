@@ -1,9 +1,9 @@
 //! Nodes that are split and merged.
 
-use super::testing::{Numbers, blank, node, outside_header, raw, reference, salt};
+use super::testing::{Numbers, blank, node, outside_header, raw, reference, salt, split};
 use super::{
-    Arrival, ImageSeal, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeError, NodeMut, NodeOrder, NodePage, NodeRef,
-    SplitSide, merge, merged_bytes, node_record_bytes, separator, split,
+    Arrival, ImageSeal, NODE_KEY_BYTES_MAX, NODE_RECORD_BYTES_MAX, NodeCut, NodeError, NodeMut, NodeOrder, NodePage,
+    NodeRef, SplitSide, merge, merged_bytes, node_record_bytes, separator, split_rest,
 };
 use crate::record::{Header, Record};
 
@@ -17,9 +17,7 @@ fn try_split(
     let node = NodeRef::look(&page[..])?;
     let mut order = NodeOrder::default();
     order.sort(&node)?;
-    let (mut left, mut right) = (blank(), blank());
-    let done = split(&node, &order, arrival, 18, &mut left, &mut right)?;
-    Ok((done, [left, right]))
+    split(&node, &order, NodeCut::For(arrival))
 }
 
 /// Checks two halves against what was split.
@@ -212,8 +210,31 @@ fn what_cannot_be_split_says_so() {
     assert_eq!(split(&page, arrival(b"", 100)), Err(NodeError::Unfit));
     assert_eq!(split(&page, arrival(b"cc", NODE_RECORD_BYTES_MAX + 1)), Err(NodeError::Unfit));
     let reader = NodeRef::look(&page[..]).unwrap();
-    let done = super::split(&reader, &NodeOrder::default(), None, 1, &mut blank(), &mut blank());
+    let done = super::testing::split(&reader, &NodeOrder::default(), NodeCut::For(None)).map(|_| ());
     assert_eq!(done, Err(NodeError::Damaged), "the order of another node");
+}
+
+#[test]
+fn a_node_is_cut_in_front_of_any_key_of_its_own() {
+    let mut page = node(b"b", Some(b"x"));
+    let mut writer = NodeMut::look(&mut page[..]).unwrap();
+    (0..20).for_each(|n| assert!(writer.put(&raw(n, format!("k{n:02}").as_bytes(), &[n as u8; 60])).is_ok()));
+    let whole = NodeRef::look(&page[..]).unwrap();
+    let mut order = NodeOrder::default();
+    order.sort(&whole).unwrap();
+    let at = |key: &[u8]| split(&whole, &order, NodeCut::At(key));
+    for (key, of_left) in [(&b"c"[..], 0), (b"k07", 7), (b"k07x", 8), (b"w", 20)] {
+        let (_, mut halves) = at(key).unwrap();
+        check_halves(&page, &mut halves);
+        let [left, right] = halves.each_ref().map(|half| NodeRef::look(&half[..]).unwrap());
+        assert_eq!((right.low_fence(), left.count()), (key, of_left));
+    }
+    for key in [&b"b"[..], b"a", b"x"] {
+        assert_eq!(at(key).map(|_| ()), Err(NodeError::OutsideFences), "{key:?}");
+    }
+    let other = node(b"k", Some(b"y"));
+    let other = NodeRef::look(&other[..]).unwrap();
+    assert_eq!(split_rest(&whole, &other, &mut blank()), Err(NodeError::NotNeighbours));
 }
 
 #[test]

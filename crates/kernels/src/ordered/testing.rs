@@ -1,7 +1,10 @@
 //! Helpers that the tests of nodes and extensions share.
 
 use super::extension::{ExtensionReference, REFERENCE_BYTES};
-use super::{NODE_BYTES, NewNode, NodeMut, NodePage, SlotAddress, SlotSalt};
+use super::{
+    NODE_BYTES, NewNode, NodeCut, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, NodeSplit, SlotAddress, SlotSalt,
+    split_off, split_rest,
+};
 use crate::expiry::Expiry;
 use crate::extent_address::ExtentAddress;
 use crate::random::mix;
@@ -21,6 +24,18 @@ pub fn node(low_fence: &[u8], high_fence: Option<&[u8]>) -> Box<NodePage> {
     let mut page = blank();
     NodeMut::format(&mut page, &NewNode { keyspace: 3, id: 17, low_fence, high_fence }).unwrap();
     page
+}
+
+/// Makes both halves of a node; the right one has the id 18.
+pub fn split(
+    node: &NodeRef<'_>,
+    order: &NodeOrder,
+    cut: NodeCut<'_>,
+) -> Result<(NodeSplit, [Box<NodePage>; 2]), NodeError> {
+    let (mut left, mut right) = (blank(), blank());
+    let done = split_off(node, order, cut, 18, &mut right)?;
+    split_rest(node, &NodeRef::look(&right[..])?, &mut left)?;
+    Ok((done, [left, right]))
 }
 
 pub fn raw<'a>(stamp: u64, key: &'a [u8], stored: &'a [u8]) -> Record<'a> {

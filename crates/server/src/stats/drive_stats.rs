@@ -31,6 +31,7 @@ purposes!(
     Scan "scan": "for scans and counts of items",
     Check "check": "for checks and inspections",
     Pipeline "pipeline": "for pipelines of programs",
+    Structure "structure": "for splits, merges and purges of ordered keyspaces' nodes",
 );
 
 /// In the order of [`Purpose::ALL`].

@@ -1,7 +1,9 @@
 //! The drive's programs over data nodes, and their inputs in a session's scratch buffer.
 
 use tapetum_base::error::Error;
-use tapetum_drive::programs::node::{NODE_GET, NODE_PUT, NODE_REALIGN, NODE_SCAN};
+use tapetum_drive::programs::node::{
+    NODE_GET, NODE_MERGE, NODE_PUT, NODE_REALIGN, NODE_SCAN, NODE_SPLIT, NODE_SPLIT_REST,
+};
 use tapetum_drive::{Identity, ProgramId};
 
 /// The ids of the programs at the drive.
@@ -11,6 +13,9 @@ pub struct NodePrograms {
     pub put: ProgramId,
     pub scan: ProgramId,
     pub realign: ProgramId,
+    pub split: ProgramId,
+    pub split_rest: ProgramId,
+    pub merge: ProgramId,
 }
 
 impl NodePrograms {
@@ -29,6 +34,9 @@ impl NodePrograms {
             put: find(NODE_PUT)?,
             scan: find(NODE_SCAN)?,
             realign: find(NODE_REALIGN)?,
+            split: find(NODE_SPLIT)?,
+            split_rest: find(NODE_SPLIT_REST)?,
+            merge: find(NODE_MERGE)?,
         })
     }
 }

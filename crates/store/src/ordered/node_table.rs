@@ -138,6 +138,14 @@ impl NodeTable {
         }
     }
 
+    /// The room that a node has left, rounded up to 16; all of a node if unknown.
+    pub fn room_bytes(&self, node: NodeId) -> usize {
+        match self.chunk(node).used[place(node)].load(Ordering::Relaxed) {
+            USED_UNKNOWN => NODE_BYTES,
+            used => NODE_BYTES - usize::from(used) * USED_UNIT,
+        }
+    }
+
     pub fn count(&self) -> u32 {
         let free = lock(&self.free);
         free.next - free.freed.len() as u32

@@ -133,7 +133,7 @@ impl EngineSession for OrderedPart {
 
     fn prepare<'a>(
         &'a mut self,
-        core: &'a SessionCore,
+        core: &SessionCore,
         writes: &'a [Write<'a>],
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
         for write in writes {

@@ -10,7 +10,7 @@ use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::SlotClass;
 use super::write_back::WriteBack;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_base::base::Base;
 use tapetum_base::error::Error;
@@ -21,6 +21,9 @@ use tapetum_base::memory::region::Account;
 use tapetum_drive::programs::node::PutResult;
 use tapetum_kernels::ordered::extension::ExtensionClass;
 use tapetum_kernels::ordered::{NewNode, NodeMut};
+
+/// The keyspace grows when so many of the last 32 puts had new keys.
+const INSERTS_MIN: u32 = 8;
 
 /// One ordered keyspace: the map of keys to nodes, and the slots of its images.
 pub struct OrderedTree {
@@ -33,6 +36,8 @@ pub struct OrderedTree {
     is_dropped: AtomicBool,
     /// Records in all nodes.
     items: AtomicU64,
+    /// Of the last puts, a bit each: whether its key was new.
+    inserts: AtomicU32,
     /// The first node has a page, or an image on flash.
     is_made: AtomicBool,
     /// The first node, while it has neither.
@@ -47,11 +52,26 @@ impl OrderedTree {
 
     /// Counts the effect of a put on the items. The holder of the node's page calls this before giving it back.
     pub fn note(&self, result: PutResult) {
-        match result {
-            PutResult::Stored => self.items.fetch_add(1, Ordering::Relaxed),
-            PutResult::Removed => self.items.fetch_sub(1, Ordering::Relaxed),
+        let is_new = match result {
+            PutResult::Stored => {
+                self.items.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            PutResult::Replaced => false,
+            PutResult::Removed => {
+                self.items.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
             _ => return,
         };
+        // Of two at the same time, one may not be noted.
+        let inserts = self.inserts.load(Ordering::Relaxed);
+        self.inserts.store(inserts << 1 | u32::from(is_new), Ordering::Relaxed);
+    }
+
+    /// Whether the last puts brought so many new keys that the next one probably needs more room in its node.
+    pub fn grows(&self) -> bool {
+        self.inserts.load(Ordering::Relaxed).count_ones() >= INSERTS_MIN
     }
 
     /// Adds the items of nodes that were not read.
@@ -228,6 +248,7 @@ impl OrderedState {
             is_full: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             items: AtomicU64::new(0),
+            inserts: AtomicU32::new(u32::MAX),
             is_made: AtomicBool::new(true),
             unmade: Mutex::default(),
         });

@@ -74,7 +74,7 @@ impl Session {
         }
         parts.extend(other_parts.iter_mut().map(|(count, part)| (*count, &mut **part as &mut dyn BatchPart)));
         for (_, part) in &mut parts {
-            part.lock()?;
+            part.lock(core)?;
         }
         // Checked with the locks held: after a drop, nothing is written.
         for write in writes {
@@ -92,7 +92,7 @@ impl Session {
         for (count, part) in &mut parts {
             let own;
             (own, left) = left.split_at(*count);
-            part.appended(own);
+            part.appended(core, own);
         }
         Ok(records.last().map_or(0, |(stamp, _)| *stamp))
     }

@@ -310,6 +310,8 @@ impl Session {
             self.send();
             let Session { core, hashed, others, hashed_engine, .. } = self;
             core.queue.poll(&mut completions);
+            // Those that came while an engine waited for a command of its own.
+            completions.append(&mut core.completions);
             if completions.is_empty() {
                 break;
             }
@@ -324,6 +326,7 @@ impl Session {
                 break;
             }
         }
+        completions.append(&mut self.core.completions);
         self.core.completions = completions;
         self.hashed.count_gets(&self.hashed_engine);
     }

@@ -10,6 +10,7 @@ use tapetum_base::error::{Error, KeyspaceError};
 use tapetum_base::log::Draft;
 use tapetum_base::media::io::lock;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
+use tapetum_base::session::session_core::SessionCore;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::Codec;
 
@@ -67,7 +68,7 @@ impl HashedSession {
 }
 
 impl BatchPart for HashedBatch<'_> {
-    fn lock(&mut self) -> Result<(), BatchStop> {
+    fn lock(&mut self, _: &mut SessionCore) -> Result<(), BatchStop> {
         self.shards = self.numbers.iter().map(|number| lock(&self.engine.buffers.shards()[*number])).collect();
         if self.shards.iter().all(|shard| shard.has_room_for(self.writes.len())) {
             return Ok(());
@@ -81,7 +82,7 @@ impl BatchPart for HashedBatch<'_> {
         drafts.extend(self.writes.iter().zip(&self.values).map(drafted));
     }
 
-    fn appended(&mut self, records: &[(u64, u32)]) {
+    fn appended(&mut self, _: &mut SessionCore, records: &[(u64, u32)]) {
         let bits = self.engine.geometry.partition_bits;
         for ((write, hash), (_, place)) in self.writes.iter().zip(&self.hashes).zip(records) {
             if write.is_put() {

@@ -17,7 +17,8 @@ use super::merges::Merges;
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReader, PageReads};
 use super::preparation::{BatchValue, Preparation};
-use super::splits::{NodeCut, try_split};
+use super::purges::share_of;
+use super::splits::{Split, try_split};
 use crate::ordered::batches::{BatchList, BatchWriter};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
@@ -33,11 +34,12 @@ use tapetum_base::error::Error;
 use tapetum_base::log::Draft;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::node::PutResult;
+use tapetum_drive::programs::node::{NodeCutAt, PutResult};
 use tapetum_drive::{LocalBuffer, Purpose};
-use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
+use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
 use tapetum_kernels::ordered::{
-    Arrival, NODE_BYTES, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, ReplacedRecord, node_record_bytes, split,
+    Arrival, NODE_BYTES, NodeCut, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, ReplacedRecord, node_record_bytes,
+    split_off,
 };
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
@@ -63,7 +65,6 @@ pub(super) struct SessionParts<'a> {
 
 pub struct OrderedBatch<'a> {
     session: SessionParts<'a>,
-    core: &'a SessionCore,
     list: &'a BatchList,
     writes: &'a [Write<'a>],
     /// The values in extensions, each at the index of its write; empty if there are none.
@@ -83,7 +84,7 @@ impl<'a> OrderedBatch<'a> {
     pub(super) fn prepare(
         session: SessionParts<'a>,
         ops: &Ops,
-        core: &'a SessionCore,
+        core: &SessionCore,
         (list, pass): (&'a BatchList, &'a GatePass),
         writes: &'a [Write<'a>],
     ) -> Result<OrderedBatch<'a>, BatchStop> {
@@ -107,7 +108,6 @@ impl<'a> OrderedBatch<'a> {
         order.sort_by_key(|place| (writes[*place].keyspace().id(), writes[*place].key()));
         Ok(OrderedBatch {
             session,
-            core,
             list,
             writes,
             values,
@@ -133,7 +133,7 @@ impl<'a> OrderedBatch<'a> {
     }
 
     /// Takes the pages of all writes, with room for their records.
-    fn take_pages(&mut self) -> Result<(), BatchStop> {
+    fn take_pages(&mut self, core: &mut SessionCore) -> Result<(), BatchStop> {
         let (mut at, mut is_missing) = (0, false);
         while at < self.order.len() {
             let write = &self.writes[self.order[at]];
@@ -144,7 +144,7 @@ impl<'a> OrderedBatch<'a> {
                 PageLook::Taken(page) => page,
                 PageLook::Busy | PageLook::Gone => return Err(BatchStop::Busy),
                 PageLook::Absent(home) => {
-                    self.refuse_if_crowded(node)?;
+                    self.refuse_if_crowded(core, node)?;
                     is_missing = true;
                     let is_asked = |wanted: &PageRead| wanted.node == node;
                     if !self.session.preparation.wanted.last().is_some_and(is_asked) && !self.session.reads.has(node) {
@@ -156,7 +156,7 @@ impl<'a> OrderedBatch<'a> {
                 }
             };
             let tree = self.session.cx.trees[tree].tree.clone();
-            let writes = at..at + self.count_of(&page, at);
+            let writes = at..at + self.count_of(core, &page, at);
             if writes.is_empty() {
                 // The node was split after the lookup, or it is damaged.
                 self.session.cx.state.cache.give_back(node, page, |_| ());
@@ -168,22 +168,22 @@ impl<'a> OrderedBatch<'a> {
                 self.pages.push(page);
                 continue;
             }
-            at = self.keep_or_split(page)?;
+            at = self.keep_or_split(core, page)?;
         }
         if is_missing { Err(BatchStop::Busy) } else { Ok(()) }
     }
 
     /// The number of writes from `at` on, in the order of their keys, that belong to this page.
-    fn count_of(&self, page: &LocalBuffer, at: usize) -> usize {
+    fn count_of(&self, core: &SessionCore, page: &LocalBuffer, at: usize) -> usize {
         let keyspace = self.writes[self.order[at]].keyspace();
-        let Ok(node) = NodeRef::look(self.core.queue.look(Purpose::Put, page, 0..NODE_BYTES)) else { return 0 };
+        let Ok(node) = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES)) else { return 0 };
         let rest = self.order[at..].iter().map(|place| &self.writes[*place]);
         rest.take_while(|write| write.keyspace() == keyspace && node.covers(write.key())).count()
     }
 
     /// Keeps a page that has room for its writes, or splits its node. Returns the next write to handle.
-    fn keep_or_split(&mut self, page: BatchPage) -> Result<usize, BatchStop> {
-        match self.room_in(&page) {
+    fn keep_or_split(&mut self, core: &mut SessionCore, page: BatchPage) -> Result<usize, BatchStop> {
+        match self.room_in(core, &page) {
             Ok(None) => {
                 let end = page.writes.end;
                 self.pages.push(page);
@@ -192,17 +192,13 @@ impl<'a> OrderedBatch<'a> {
             Ok(Some(separator)) => {
                 let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
                 let is_full = page.tree.is_full.load(Ordering::Relaxed);
-                let cut = NodeCut::At(&separator);
-                match try_split(
-                    (self.session.cx, self.core),
-                    keyspace,
-                    TakenPage { node: page.node, page: page.page },
-                    &cut,
-                ) {
-                    Ok(true) => Ok(begin),
-                    Ok(false) if !self.session.cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
-                    Ok(false) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
-                    Ok(false) => {
+                let taken = TakenPage { node: page.node, page: page.page };
+                match try_split((self.session.cx, core), keyspace, taken, NodeCutAt::Key(&separator)) {
+                    Ok(Split::Done) => Ok(begin),
+                    Ok(Split::Stopped) => Err(BatchStop::Busy),
+                    Ok(Split::NotNow) if !self.session.cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
+                    Ok(Split::NotNow) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
+                    Ok(Split::NotNow) => {
                         self.session.preparation.wants_room = true;
                         Err(BatchStop::Busy)
                     }
@@ -218,8 +214,8 @@ impl<'a> OrderedBatch<'a> {
     }
 
     /// Whether a page has room for its writes. If not, returns the key in front of which its node must be split.
-    fn room_in(&self, page: &BatchPage) -> Result<Option<Vec<u8>>, NodeError> {
-        let bytes = self.core.queue.look(Purpose::Put, &page.page, 0..NODE_BYTES);
+    fn room_in(&self, core: &SessionCore, page: &BatchPage) -> Result<Option<Vec<u8>>, NodeError> {
+        let bytes = core.queue.look(Purpose::Put, &page.page, 0..NODE_BYTES);
         let mut copy: NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
         for place in page.writes.clone() {
             let draft = self.draft(self.order[place]);
@@ -236,24 +232,24 @@ impl<'a> OrderedBatch<'a> {
     }
 
     /// Refuses a batch whose pages can never all be in the cache.
-    fn refuse_if_crowded(&self, node: NodeId) -> Result<(), BatchStop> {
+    fn refuse_if_crowded(&self, core: &SessionCore, node: NodeId) -> Result<(), BatchStop> {
         let cache = &self.session.cx.state.cache;
         let of_its_set = self.pages.iter().filter(|page| cache.are_of_one_set(page.node, node)).count();
         let limit_writes = (cache.pages() / CACHE_PART).max(WAYS);
         if of_its_set < WAYS && self.pages.len() < limit_writes {
             return Ok(());
         }
-        let limit_bytes = self.core.base.geometry.segment_bytes as usize / 2;
+        let limit_bytes = core.base.geometry.segment_bytes as usize / 2;
         Err(BatchStop::Refused(Error::BatchTooLarge { limit_bytes, limit_writes }))
     }
 
     /// Refuses puts if flash has no room for their images: one for each page, and one more if the page is split before.
-    fn refuse_if_full(&self) -> Result<(), BatchStop> {
+    fn refuse_if_full(&self, core: &SessionCore) -> Result<(), BatchStop> {
         for pages in self.pages.chunk_by(|one, other| Arc::ptr_eq(&one.tree, &other.tree)) {
             let nodes = &pages[0].tree.nodes;
             let missing = (2 * pages.len() as u32).saturating_sub(nodes.spare_slots());
             // Others need extents, too.
-            let is_full = || nodes.slots_left(&self.core.base.extents, 2 * missing) < 2 * missing;
+            let is_full = || nodes.slots_left(&core.base.extents, 2 * missing) < 2 * missing;
             let puts =
                 pages.iter().flat_map(|page| &self.order[page.writes.clone()]).any(|at| self.writes[*at].is_put());
             if puts && missing > 0 && is_full() {
@@ -264,8 +260,13 @@ impl<'a> OrderedBatch<'a> {
     }
 
     /// Changes a page. Returns the changes for the cache's metadata.
-    fn change(&self, page: &mut BatchPage, records: &[(u64, u32)]) -> Result<PageChanges, NodeError> {
-        let mut node = NodeMut::look(self.core.queue.fill(Purpose::Put, &mut page.page, 0..NODE_BYTES))?;
+    fn change(
+        &self,
+        core: &SessionCore,
+        page: &mut BatchPage,
+        records: &[(u64, u32)],
+    ) -> Result<PageChanges, NodeError> {
+        let mut node = NodeMut::look(core.queue.fill(Purpose::Put, &mut page.page, 0..NODE_BYTES))?;
         let mut changes = PageChanges::default();
         for place in self.order[page.writes.clone()].iter().copied() {
             let (draft, stamp) = (self.draft(place), records[place].0);
@@ -319,7 +320,7 @@ struct PageChanges {
 }
 
 impl BatchPart for OrderedBatch<'_> {
-    fn lock(&mut self) -> Result<(), BatchStop> {
+    fn lock(&mut self, core: &mut SessionCore) -> Result<(), BatchStop> {
         let passing = self.pass.pass();
         if !passing.may_change {
             return Err(BatchStop::Busy);
@@ -328,22 +329,22 @@ impl BatchPart for OrderedBatch<'_> {
         self.session.cx.may_change = true;
         // There is no writer if the store is being closed.
         self.writer = Some(self.list.writer().ok_or(BatchStop::Busy)?);
-        self.take_pages()?;
-        self.refuse_if_full()
+        self.take_pages(core)?;
+        self.refuse_if_full(core)
     }
 
     fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>) {
         drafts.extend((0..self.writes.len()).map(|place| self.draft(place)));
     }
 
-    fn appended(&mut self, records: &[(u64, u32)]) {
+    fn appended(&mut self, core: &mut SessionCore, records: &[(u64, u32)]) {
         let mut pages = std::mem::take(&mut self.pages);
-        let changed: Vec<_> = pages.iter_mut().map(|page| self.change(page, records)).collect();
+        let changed: Vec<_> = pages.iter_mut().map(|page| self.change(core, page, records)).collect();
         let mut tickets = Vec::with_capacity(pages.len());
         for (page, changes) in pages.into_iter().zip(changed) {
             if changes.is_err() {
                 // The page had room, so it was changed in between or is damaged.
-                self.core.base.log.poison("a change of a data node", damaged(page.node));
+                core.base.log.poison("a change of a data node", damaged(page.node));
             }
             tickets.push(self.give_back(page, changes.unwrap_or_default()));
         }
@@ -380,17 +381,11 @@ fn apply(node: &mut NodeMut<'_>, draft: &Draft<'_>, stamp: u64) -> Result<Option
     }
 }
 
-/// The share of an extension that a node's record named.
-fn share_of(tree: &OrderedTree, gone: &ExtensionReference, key_bytes: usize) -> Option<SlotShare> {
-    let space = tree.extensions(gone.class(key_bytes)?);
-    Some(space.resume(space.map().number(gone.slot)?))
-}
-
 /// The separator at which a node would be split that has a batch's records up to one without room.
 fn separator_for(copy: &NodePage, arrival: Arrival<'_>) -> Result<Vec<u8>, NodeError> {
     let (node, mut order) = (NodeRef::look(copy)?, NodeOrder::new());
     order.sort(&node)?;
-    let (mut left, mut right) = ([0; NODE_BYTES], [0; NODE_BYTES]);
-    split(&node, &order, Some(arrival), 0, &mut left, &mut right)?;
+    let mut right = [0; NODE_BYTES];
+    split_off(&node, &order, NodeCut::For(Some(arrival)), 0, &mut right)?;
     Ok(NodeRef::look(&right)?.low_fence().to_vec())
 }

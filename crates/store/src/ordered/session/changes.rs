@@ -25,8 +25,8 @@ use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{NodeArguments, NodeFlags, PutCondition, PutOutcome, PutRequests, PutResult};
 use tapetum_drive::{Lease, Purpose, Returned, fail_point};
-use tapetum_kernels::ordered::{NODE_RECORD_BYTES_MAX, node_record_bytes};
-use tapetum_kernels::record::{Codec, Header, Marks, Record};
+use tapetum_kernels::ordered::{NODE_BYTES, NODE_RECORD_BYTES_MAX, node_record_bytes};
+use tapetum_kernels::record::{Codec, Header, Kind, Marks, Record};
 
 /// Sends the program that stores or removes an operation's record under a new stamp, and the records of others that may go along. A value that no
 /// node can hold is written to an extension first.
@@ -49,12 +49,18 @@ pub(super) fn change(
             return write_extension((cx, core), op);
         }
     }
+    let room = room_in(cx, op, node);
     let kept = op.kept.scratch.take();
+    if lacks_room(op, room) {
+        kept.into_iter().for_each(|scratch| cx.give_scratch(core, scratch));
+        return Step::MakeRoom(page);
+    }
+    op.kept.fits = false;
     let Some(mut scratch) = kept.or_else(|| cx.take_scratch(core)) else {
         cx.state.cache.give_back(node, page, |_| ());
         return cx.starves();
     };
-    let group = if is_full(op) { Vec::new() } else { gather(turns, op, node, GroupKind::Changes) };
+    let group = if is_full(op) { Vec::new() } else { gather(turns, op, (node, room), GroupKind::Changes) };
     let known = if op.kept.change.is_some() { NodeFlags::EXTENSION_KNOWN } else { NodeFlags::NONE };
     let arguments = change_arguments(core, op, NodeFlags::IN_PLACE.with(known));
     let mut requests = PutRequests::new(&arguments, &mut cx.parameters);
@@ -69,6 +75,21 @@ pub(super) fn change(
     op.kept.stage = OpStage::Changes(node, group);
     cx.submit_at_page(core, op.number() as u64, Purpose::Put, operation, Lease::Buffers([page, scratch]));
     Step::AtNode
+}
+
+/// The bytes of further records that a node has room for. If the keyspace does not grow, most keys are there and take no room.
+fn room_in(cx: &Context, op: &OrderedOp, node: NodeId) -> usize {
+    let grows = op.kept.tree.as_ref().is_some_and(|tree| tree.grows());
+    if grows { cx.state.cache.table.room_bytes(node) } else { usize::MAX }
+}
+
+/// Whether an operation's record surely has no room if its key is new. Then it is not sent in vain.
+fn lacks_room(op: &OrderedOp, room_bytes: usize) -> bool {
+    let bytes = |record: &Record<'_>| match record.header.kind {
+        Kind::Tombstone => 0,
+        _ => node_record_bytes(&record.header),
+    };
+    room_bytes < NODE_BYTES && !op.kept.fits && with_record(op, bytes) > room_bytes
 }
 
 /// An error if flash is full, unless the change removes a record or the node has a slot: then the node's next image takes that slot's place.

@@ -3,17 +3,19 @@
 use super::in_hand::Members;
 use super::node_turns::LineWait;
 use super::op_state::Step;
-use super::scratch;
+use super::{TAG_RUN, scratch};
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::{AnchorKey, SearchHandle};
 use crate::ordered::tree::{OrderedState, OrderedTree, TreeSource, of_search};
 use std::sync::Arc;
+use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::EngineSlot;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, Returned};
-use tapetum_kernels::ordered::{NODE_BYTES, NodeOrder};
+use tapetum_drive::programs::node::NodeArguments;
+use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, QueuePair, Returned};
+use tapetum_kernels::ordered::NODE_BYTES;
 
 /// A tree, and the session's handle of its search layer.
 pub(super) struct SessionTree {
@@ -50,7 +52,6 @@ pub(super) struct Context {
     pub parameters: Vec<u8>,
     /// The anchor of the node that was looked up last.
     pub anchor: AnchorKey,
-    pub order: Box<NodeOrder>,
     /// Empty vectors for reuse, for the operations of a group and for the queue's completions.
     pub members: Members,
     pub completions: Vec<Returned>,
@@ -74,7 +75,6 @@ impl Context {
             pages_taken: 0,
             parameters: Vec::new(),
             anchor: AnchorKey::new(),
-            order: Box::new(NodeOrder::default()),
             members: Members::new(),
             completions: Vec::new(),
             own_scratch,
@@ -170,8 +170,53 @@ impl Context {
         self.pages_taken -= 1;
     }
 
+    /// Takes these arguments as the parameters of the next program.
+    pub fn encode(&mut self, arguments: &NodeArguments) {
+        self.parameters.clear();
+        arguments.encode(&mut self.parameters);
+    }
+
+    /// Runs programs at pages that the session has taken, to their end: they are short. Other commands that end meanwhile are the session's
+    /// next completions. `None`: the drive has stopped for ever, as a simulated one does.
+    pub fn run(
+        &self,
+        core: &mut SessionCore,
+        purpose: Purpose,
+        operation: Operation,
+        lease: Lease,
+    ) -> Option<Returned> {
+        while core.queue.credits() == 0 {
+            let SessionCore { queue, completions, .. } = &mut *core;
+            if queue.poll(completions) == 0 && !may_wait(queue) {
+                return None;
+            }
+        }
+        self.submit(core, TAG_RUN, purpose, operation, lease);
+        let SessionCore { queue, completions, .. } = core;
+        let tag = self.slot.tag(TAG_RUN);
+        loop {
+            let first = completions.len();
+            let count = queue.poll(completions);
+            if let Some(place) = (first..completions.len()).find(|place| completions[*place].completion.tag == tag) {
+                return Some(completions.remove(place));
+            }
+            if count == 0 && !may_wait(queue) {
+                return None;
+            }
+        }
+    }
+
     pub fn submit(&self, core: &mut SessionCore, own: u64, purpose: Purpose, operation: Operation, lease: Lease) {
         let command = Command::new(self.slot.tag(own), operation).of(purpose);
         core.queue.submit(command, lease).expect("a session has fewer commands on their way than its queue pair takes");
     }
+}
+
+/// Waits for the drive a moment. Returns whether it may still answer: a simulated drive that stopped never does.
+pub(super) fn may_wait(queue: &mut QueuePair) -> bool {
+    let may = queue.event_fd().is_some();
+    if may {
+        queue.wait(Some(Duration::from_millis(1)));
+    }
+    may
 }

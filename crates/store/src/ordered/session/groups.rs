@@ -67,14 +67,27 @@ struct GroupRoom {
     keyspace: KeyspaceId,
     bytes: usize,
     count: usize,
+    /// Bytes of records of further keys for which the node has room.
+    node_bytes: usize,
 }
 
 impl GroupRoom {
     /// The room behind the first operation of a group, if that may have others.
-    fn behind(op: &OrderedOp, kind: GroupKind) -> Option<GroupRoom> {
+    fn behind(op: &OrderedOp, kind: GroupKind, node_bytes: usize) -> Option<GroupRoom> {
         let (bytes, count) = kind.limits();
-        let keyspace = op.keyspace.id();
-        Some(GroupRoom { kind, keyspace, bytes: bytes.checked_sub(kind.bytes(op)?)?, count: count - 1 })
+        let (keyspace, own_bytes) = (op.keyspace.id(), kind.bytes(op)?);
+        let node_bytes = node_bytes.saturating_sub(own_bytes);
+        Some(GroupRoom { kind, keyspace, bytes: bytes.checked_sub(own_bytes)?, count: count - 1, node_bytes })
+    }
+
+    /// Adds an operation of another key if it may go along. Returns whether it does.
+    fn takes_key(&mut self, op: &OrderedOp) -> bool {
+        let left = self.kind.bytes(op).and_then(|bytes| self.node_bytes.checked_sub(bytes));
+        let takes = left.is_some() && self.takes(op);
+        if let (Some(left), true) = (left, takes) {
+            self.node_bytes = left;
+        }
+        takes
     }
 
     /// Adds an operation if it may go along. Returns whether it does.
@@ -90,13 +103,18 @@ impl GroupRoom {
     }
 }
 
-/// Takes operations that may go along out of the line, and those of the same keys behind them.
-pub(super) fn gather(turns: &mut NodeTurns, op: &mut OpInHand<'_>, node: NodeId, kind: GroupKind) -> Vec<usize> {
+/// Takes operations that may go along out of the line, as far as the node has room for their keys' records, and those of the same keys behind them.
+pub(super) fn gather(
+    turns: &mut NodeTurns,
+    op: &mut OpInHand<'_>,
+    (node, node_bytes): (NodeId, usize),
+    kind: GroupKind,
+) -> Vec<usize> {
     let mut group = Vec::new();
     let (op, ops) = op.with_others();
-    let Some(mut room) = GroupRoom::behind(op, kind) else { return group };
+    let Some(mut room) = GroupRoom::behind(op, kind, node_bytes) else { return group };
     turns.take_those(node, |number| {
-        let other = ops.get_mut(number).filter(|other| room.takes(other));
+        let other = ops.get_mut(number).filter(|other| room.takes_key(other));
         let Some(other) = other else { return false };
         other.kept.stage = OpStage::GoesAlong;
         group.push(number);

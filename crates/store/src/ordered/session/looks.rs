@@ -93,7 +93,7 @@ pub(super) fn push_gets(
     node: NodeId,
     arguments: &NodeArguments,
 ) -> Vec<usize> {
-    let group = gather(turns, op, node, GroupKind::Gets);
+    let group = gather(turns, op, (node, usize::MAX), GroupKind::Gets);
     let (op, others) = op.with_others();
     let mut requests = GetRequests::new(arguments, &mut cx.parameters);
     requests.push(&op.request.key);

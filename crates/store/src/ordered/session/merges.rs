@@ -8,10 +8,11 @@
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
 use super::context::{Context, OrderedMeans};
+use super::looks::{arguments, damaged};
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
-use super::purges::purge;
-use super::splits::page_of;
+use super::purges::{Purged, StructureStop, purge};
+use super::scratch::{self, PageStage};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
@@ -20,9 +21,9 @@ use crate::ordered::tree::of_search;
 use std::collections::VecDeque;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{LocalBuffer, Purpose, QueuePair, fail_point};
-use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES, NodeError, NodeRef, merge, merged_bytes};
+use tapetum_drive::programs::node::{NodeFlags, encode_merge};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, fail_point};
+use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES};
 
 /// The most bytes of a merged node. So it can grow by a fifth of a node's bytes before it is split, and its halves shrink as much before they are
 /// merged again. A node has three records of 1 KiB.
@@ -153,7 +154,7 @@ fn used_bytes(cx: &mut Context, wish: &MergeWish) -> Result<usize, Error> {
     Ok(cx.state.cache.table.used_bytes(node))
 }
 
-fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Result<Tried, Error> {
+fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Error> {
     let state = cx.state.clone();
     let Some(_held) = state.write_back.hold_open() else { return Ok(Tried::Over) };
     let tree = cx.tree_of(wish.keyspace)?;
@@ -164,14 +165,24 @@ fn try_merge((cx, core): (&mut Context, &SessionCore), wish: &MergeWish) -> Resu
         NeighbourLook::Busy => return Ok(Tried::NotNow),
     };
     let keyspace_tree = cx.trees[tree].tree.clone();
-    let [of_left, of_right] =
-        [&mut left, &mut right].map(|taken| purge(core, &keyspace_tree, &mut taken.page).unwrap_or_default());
-    for TakenPage { node, page } in [&left, &right] {
-        let page = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES));
-        let _ = page.map(|page| state.cache.table.note_used(*node, page.used_bytes()));
+    let mut purged = [left.node, right.node].map(|node| Purged::none(state.cache.table.used_bytes(node)));
+    for (TakenPage { node, page }, purged) in [&mut left, &mut right].into_iter().zip(&mut purged) {
+        match purge((cx, core), &keyspace_tree, page, None) {
+            Ok(done) => {
+                state.cache.table.note_used(*node, done.used_bytes);
+                *purged = done;
+            }
+            Err(StructureStop::NoMemory) => {}
+            Err(StructureStop::Stopped) => return Ok(Tried::Over),
+            Err(StructureStop::Failed) => core.base.log.poison("a change of a data node", damaged(*node)),
+        }
     }
-    let mut merged = cx.take_page(core);
-    let used_bytes = merged.as_mut().and_then(|merged| merge_into(&core.queue, &left.page, &right.page, merged).ok());
+    let [of_left, of_right] = purged;
+    let (used_bytes, merged) = match merge_into((cx, core), [&mut left.page, &mut right.page]) {
+        Ok((used_bytes, merged)) => (Some(used_bytes), Some(merged)),
+        Err(StructureStop::Stopped) => return Ok(Tried::Over),
+        Err(StructureStop::NoMemory | StructureStop::Failed) => (None, None),
+    };
     let removed = match used_bytes {
         Some(_) => cx.trees[tree].search.remove(&anchor, right.node.0.into()).map_err(of_search),
         None => Ok(AnchorChange::Absent),
@@ -255,19 +266,27 @@ fn take_for_merge(cx: &Context, node: NodeId, keyspace: KeyspaceId) -> Result<Lo
     }
 }
 
-/// Merges two neighbours' pages into one page, if that leaves room to spare. Returns the bytes it uses.
+/// Has the drive merge two neighbours' pages into a third one, if that leaves room to spare. Returns the bytes that it uses, and the page.
 fn merge_into(
-    queue: &QueuePair,
-    left: &LocalBuffer,
-    right: &LocalBuffer,
-    merged: &mut LocalBuffer,
-) -> Result<usize, NodeError> {
-    let left = NodeRef::look(queue.look(Purpose::Put, left, 0..NODE_BYTES))?;
-    let right = NodeRef::look(queue.look(Purpose::Put, right, 0..NODE_BYTES))?;
-    let used_bytes = merged_bytes(&left, &right)?;
-    if used_bytes > MERGED_BYTES_MAX {
-        return Err(NodeError::NoRoom);
+    (cx, core): OrderedMeans<'_>,
+    [left, right]: [&mut LocalBuffer; 2],
+) -> Result<(usize, LocalBuffer), StructureStop> {
+    let (merged, mut scratch) = cx.take_both(core).ok_or(StructureStop::NoMemory)?;
+    encode_merge(&arguments(NodeFlags::NONE), MERGED_BYTES_MAX, &mut cx.parameters);
+    let inputs = [left.range(), right.range()];
+    let (program, output) = (cx.state.programs.merge, merged.range());
+    let stage = PageStage { program, parameters: &cx.parameters, inputs: &inputs, output };
+    let operation = scratch::make_pages(&core.queue, Purpose::Structure, &[stage], &mut scratch);
+    let lease = Lease::Pages(Box::new([left.take(), right.take(), merged, scratch]));
+    let returned = cx.run(core, Purpose::Structure, operation, lease).ok_or(StructureStop::Stopped)?;
+    let Lease::Pages(pages) = returned.lease else { unreachable!("it was lent four") };
+    let merged;
+    let scratch;
+    [*left, *right, merged, scratch] = *pages;
+    cx.give_scratch(core, scratch);
+    if returned.completion.is_success() {
+        return Ok((returned.completion.result[0] as usize, merged));
     }
-    merge(&left, &right, page_of(queue, merged)?)?;
-    Ok(used_bytes)
+    cx.give_page(merged);
+    Err(StructureStop::Failed)
 }

@@ -16,8 +16,7 @@
 //! step. [`Waits::advance`] is the one `match` that carries steps out. The parts know neither each other nor the session.
 //! [`OrderedSession::complete`] leads completions to their parts; [`OrderedSession::poll`] continues waiting operations.
 //!
-//! 1. A session gives a taken page back before its poll returns. It takes pages only for programs, and for changes of two nodes: never across a read
-//!    or a write.
+//! 1. A session gives a taken page back before its poll returns. It takes pages only for programs: never across a read or a write.
 //! 2. A page that a session reads is its own until it has arrived. It is installed if the node has not changed meanwhile. So no session waits for
 //!    another one's read, and none waits at a page: a session that finds one taken by another thread retries. Operations of one session wait in line
 //!    at a node ([`node_turns`]).
@@ -101,6 +100,8 @@ const TAG_PAGE: u64 = 1 << 56;
 const TAG_VALUE: u64 = 1 << 55;
 /// This bit marks a read-ahead of a scan.
 const TAG_AHEAD: u64 = 1 << 54;
+/// This bit marks a command that a step waits for ([`Context::run`]).
+const TAG_RUN: u64 = 1 << 53;
 
 /// Bound of attempts without a wait between them. Another session changed the search layer before each retry, unless search layer and nodes
 /// disagree.
@@ -372,7 +373,7 @@ impl EngineSession for OrderedSession {
 
     fn prepare<'a>(
         &'a mut self,
-        core: &'a SessionCore,
+        core: &SessionCore,
         writes: &'a [Write<'a>],
     ) -> Result<Box<dyn BatchPart + 'a>, BatchStop> {
         let OrderedSession { ops, waits, reads, preparation, batches, cx, pass, .. } = self;

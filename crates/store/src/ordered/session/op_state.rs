@@ -150,6 +150,8 @@ pub struct OrderedOpState {
     pub stamp: u64,
     /// It must read its key's record before it writes, as that names an extension.
     pub looks_first: bool,
+    /// The drive says that its node has room for its record.
+    pub fits: bool,
     /// The extension that the present record names, and that is removed.
     pub replaced: Option<ExtensionReference>,
     /// The extension with its value, which its record will name.

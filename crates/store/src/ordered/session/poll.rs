@@ -12,12 +12,12 @@
 //! The poll checks each of them, so none depends on a notification.
 
 use super::attempt::attempt;
+use super::context::may_wait;
 use super::in_hand::OpInHand;
 use super::op_state::Step;
 use super::{OrderedSession, Waits};
 use crate::ordered::cache::page_meta::PageUse;
 use crate::ordered::node_table::NodeId;
-use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait};
 use tapetum_base::session::session_core::SessionCore;
@@ -125,21 +125,22 @@ impl OrderedSession {
     pub(super) fn await_pages(&mut self, core: &mut SessionCore) {
         while self.cx.has_pages_taken() {
             let mut completions = std::mem::take(&mut self.cx.completions);
+            // Those first that came while a step waited for its own command.
+            completions.append(&mut core.completions);
             core.queue.poll(&mut completions);
-            let none = completions.is_empty();
+            let mut any = false;
             for returned in completions.drain(..) {
                 match EngineSlot::of(returned.completion.tag) == self.cx.slot {
-                    true => self.complete(core, returned),
+                    true => {
+                        any = true;
+                        self.complete(core, returned);
+                    }
                     false => core.completions.push(returned),
                 }
             }
             self.cx.completions = completions;
-            if none {
-                if core.queue.event_fd().is_none() {
-                    // A simulated drive that stopped never answers.
-                    return;
-                }
-                core.queue.wait(Some(Duration::from_millis(1)));
+            if !any && !may_wait(&mut core.queue) {
+                return;
             }
         }
     }

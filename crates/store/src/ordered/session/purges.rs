@@ -5,31 +5,53 @@
 //! to be merged ──────────┼─► dead records removed ─► page changed, their extensions' shares go with the old images'
 //! scanned, and all dead ─┘ (by a wish to merge)
 //! ```
-//! So a keyspace whose items have expired shrinks as it is used.
+//! So a keyspace whose items have expired shrinks as it is used. The drive removes them; the host learns how many there were, and their extensions.
 //!
 //! 1. A deletion of everything counts here only when it is durable: before that a crash may undo it.
 //! 2. A reader of a dead record treats it as absent, so nobody waits for its removal.
 
-use super::splits::page_of;
+use super::context::OrderedMeans;
+use super::looks::arguments;
+use super::scratch;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::tree::OrderedTree;
-use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::node::PutResult;
-use tapetum_drive::{LocalBuffer, Purpose};
-use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeMut, NodeRecord, NodeRef};
+use tapetum_drive::programs::OUTPUT_SHORT;
+use tapetum_drive::programs::node::{
+    NodeArguments, NodeFlags, PutResult, Realigned, RecordRoom, encode_record_question, removed_extensions,
+};
+use tapetum_drive::{Completion, Lease, LocalBuffer, Operation, Purpose};
+use tapetum_kernels::ordered::extension::ExtensionReference;
+use tapetum_kernels::ordered::{Arrival, NODE_BYTES};
+
+/// Why the structure of a tree was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StructureStop {
+    /// There is no memory for the command now.
+    NoMemory,
+    /// The drive never answers again, and keeps the pages.
+    Stopped,
+    /// The program says that a page is damaged, or its unit died.
+    Failed,
+}
 
 /// The result of a purge of a page.
-#[derive(Default)]
 pub(super) struct Purged {
     records: usize,
     /// Shares of the extensions that the removed records named.
     extensions: Vec<SlotShare>,
     /// Bytes that the node uses now.
     pub used_bytes: usize,
+    /// Whether there is room for the record that was asked about.
+    pub room: RecordRoom,
 }
 
 impl Purged {
+    /// Nothing was removed from a node that uses so many bytes.
+    pub fn none(used_bytes: usize) -> Purged {
+        Purged { records: 0, extensions: Vec::new(), used_bytes, room: RecordRoom::NotAsked }
+    }
+
     pub fn is_none(&self) -> bool {
         self.records == 0
     }
@@ -41,34 +63,91 @@ impl Purged {
     }
 }
 
-/// Removes dead records from a page that the caller has.
-pub(super) fn purge(core: &SessionCore, tree: &OrderedTree, page: &mut LocalBuffer) -> Result<Purged, NodeError> {
+/// Removes dead records from a page that the caller has, and asks whether it then has room for a record. After [`StructureStop::Failed`] the page's
+/// content is undefined.
+pub(super) fn purge(
+    (cx, core): OrderedMeans<'_>,
+    tree: &OrderedTree,
+    page: &mut LocalBuffer,
+    record: Option<Arrival<'_>>,
+) -> Result<Purged, StructureStop> {
     let (now_ms, watermark) = (core.base.now_ms(), core.base.keyspaces.watermark(tree.keyspace));
     let watermark = if watermark <= core.base.log.durable_stamp() { watermark } else { 0 };
-    let is_live = |record: &NodeRecord<'_>| {
-        let (stamp, expiry) = (record.header.stamp, record.header.expiry);
-        stamp > watermark && !expiry.has_passed(now_ms)
+    let dead = |flags| NodeArguments { now_ms, watermark, ..arguments(flags) };
+    let mut gone = Vec::new();
+    let mut completion = remove_dead((cx, core), &dead(NodeFlags::IN_PLACE), page, record)?;
+    if completion.status == OUTPUT_SHORT {
+        // Nothing was removed. The extensions of the dead must be known first.
+        gone = extensions_of_dead((cx, core), &dead(NodeFlags::NONE), page)?;
+        let known = NodeFlags::IN_PLACE.with(NodeFlags::EXTENSION_KNOWN);
+        completion = remove_dead((cx, core), &dead(known), page, record)?;
+    }
+    if !completion.is_success() {
+        return Err(StructureStop::Failed);
+    }
+    let Realigned { removed, used_bytes, room, .. } = Realigned::of_result(completion.result);
+    (0..removed).for_each(|_| tree.note(PutResult::Removed));
+    let shares = gone.iter().map(|(reference, key_bytes)| share_of(tree, reference, *key_bytes));
+    let extensions = shares.collect::<Option<Vec<_>>>().ok_or(StructureStop::Failed)?;
+    Ok(Purged { records: removed, extensions, used_bytes, room })
+}
+
+/// Removes dead records, if the page is all that the program needs to write.
+fn remove_dead(
+    (cx, core): OrderedMeans<'_>,
+    arguments: &NodeArguments,
+    page: &mut LocalBuffer,
+    record: Option<Arrival<'_>>,
+) -> Result<Completion, StructureStop> {
+    let mut scratch = cx.take_scratch(core).ok_or(StructureStop::NoMemory)?;
+    cx.encode(arguments);
+    record.into_iter().for_each(|record| encode_record_question(record, &mut cx.parameters));
+    let program = cx.state.programs.realign;
+    let operation = scratch::change(&core.queue, Purpose::Structure, program, &cx.parameters, page, &mut scratch);
+    let (completion, scratch) = run_at((cx, core), operation, page, scratch)?;
+    cx.give_scratch(core, scratch);
+    Ok(completion)
+}
+
+/// The extensions of dead records, each with the bytes of its key. The page stays as it is.
+fn extensions_of_dead(
+    (cx, core): OrderedMeans<'_>,
+    arguments: &NodeArguments,
+    page: &mut LocalBuffer,
+) -> Result<Vec<(ExtensionReference, usize)>, StructureStop> {
+    let mut scratch = cx.take_scratch(core).ok_or(StructureStop::NoMemory)?;
+    cx.encode(arguments);
+    let (program, input) = (cx.state.programs.realign, page.range());
+    let operation = scratch::look(&core.queue, Purpose::Structure, program, &cx.parameters, input, &mut scratch);
+    let (completion, scratch) = run_at((cx, core), operation, page, scratch)?;
+    let listed = match completion.is_success() {
+        true => {
+            let Realigned { output_bytes, .. } = Realigned::of_result(completion.result);
+            let behind = scratch::filled_from(&core.queue, Purpose::Structure, &scratch, NODE_BYTES, output_bytes);
+            removed_extensions(behind).collect()
+        }
+        false => None,
     };
-    let node = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES))?;
-    let mut purged = Purged::default();
-    for record in node.records() {
-        let record = record?;
-        if is_live(&record) {
-            continue;
-        }
-        purged.records += 1;
-        tree.note(PutResult::Removed);
-        if let Some(reference) = record.extension()? {
-            let class = reference.class(record.key.len()).ok_or(NodeError::Damaged)?;
-            let space = tree.extensions(class);
-            let number = space.map().number(reference.slot).ok_or(NodeError::Damaged)?;
-            purged.extensions.push(space.resume(number));
-        }
-    }
-    if purged.records > 0 {
-        let mut node = NodeMut::look(page_of(&core.queue, page)?)?;
-        node.retain(is_live, |_| ())?;
-        purged.used_bytes = node.view().used_bytes();
-    }
-    Ok(purged)
+    cx.give_scratch(core, scratch);
+    listed.ok_or(StructureStop::Failed)
+}
+
+/// Runs a program at a page, with a scratch, which comes back.
+pub(super) fn run_at(
+    (cx, core): OrderedMeans<'_>,
+    operation: Operation,
+    page: &mut LocalBuffer,
+    scratch: LocalBuffer,
+) -> Result<(Completion, LocalBuffer), StructureStop> {
+    let lease = Lease::Buffers([page.take(), scratch]);
+    let returned = cx.run(core, Purpose::Structure, operation, lease).ok_or(StructureStop::Stopped)?;
+    let Lease::Buffers([of_page, scratch]) = returned.lease else { unreachable!("it was lent both") };
+    *page = of_page;
+    Ok((returned.completion, scratch))
+}
+
+/// The share of an extension that a record named.
+pub(super) fn share_of(tree: &OrderedTree, gone: &ExtensionReference, key_bytes: usize) -> Option<SlotShare> {
+    let space = tree.extensions(gone.class(key_bytes)?);
+    Some(space.resume(space.map().number(gone.slot)?))
 }

@@ -89,8 +89,46 @@ pub fn change(
     Operation::Execute { program, parameters, input: LocalRange::EMPTY, output: page.range() }
 }
 
+/// A program over some of the pages that a command has.
+pub struct PageStage<'a> {
+    pub program: ProgramId,
+    pub parameters: &'a [u8],
+    pub inputs: &'a [LocalRange],
+    pub output: LocalRange,
+}
+
+/// A command for programs that make pages of pages, one after the other.
+pub fn make_pages(
+    queue: &QueuePair,
+    purpose: Purpose,
+    programs: &[PageStage<'_>],
+    scratch: &mut LocalBuffer,
+) -> Operation {
+    assert!(programs.len() * Stage::ENCODED_BYTES <= PARAMETERS_AT, "the stages have their room");
+    let mut at = PARAMETERS_AT;
+    for (number, PageStage { program, parameters, inputs, output }) in programs.iter().enumerate() {
+        queue.fill(purpose, scratch, at..at + parameters.len()).copy_from_slice(parameters);
+        let execution = Execution::new(*program, part(scratch, at, parameters.len()), inputs, *output);
+        let stage = number * Stage::ENCODED_BYTES..(number + 1) * Stage::ENCODED_BYTES;
+        queue.fill(purpose, scratch, stage).copy_from_slice(&Stage::Execute(execution).encode());
+        at += parameters.len();
+    }
+    Operation::Pipeline { stages: part(scratch, 0, programs.len() * Stage::ENCODED_BYTES) }
+}
+
 /// The part of the output that a program wrote.
 pub fn filled<'a>(queue: &QueuePair, purpose: Purpose, scratch: &'a LocalBuffer, bytes: u64) -> &'a [u8] {
-    let length = (bytes as usize).min(scratch.len() - OUTPUT_AT);
-    queue.look(purpose, scratch, OUTPUT_AT..OUTPUT_AT + length)
+    filled_from(queue, purpose, scratch, 0, bytes as usize)
+}
+
+/// The same, without the first bytes.
+pub fn filled_from<'a>(
+    queue: &QueuePair,
+    purpose: Purpose,
+    scratch: &'a LocalBuffer,
+    from: usize,
+    bytes: usize,
+) -> &'a [u8] {
+    let end = bytes.min(scratch.len() - OUTPUT_AT);
+    queue.look(purpose, scratch, OUTPUT_AT + from.min(end)..OUTPUT_AT + end)
 }

@@ -2,7 +2,10 @@
 //!
 //! ```text
 //! page taken, a place reserved for the upper half ─► both halves made ─► anchor of the upper half ─► lower half given back ─► upper one
+//!                                                    (by the drive)
 //! ```
+//! The host learns the separator and the bytes that each half uses. Until both halves are made, the page stays as it was.
+//!
 //! A reader with the new anchor finds the upper half taken until it is given back. A reader with the old one finds that the lower half's fences do
 //! not cover its key, and asks the search layer again, which has the anchor by then.
 //!
@@ -13,10 +16,11 @@
 use super::changes::{is_full, with_record};
 use super::context::{Context, OrderedMeans};
 use super::in_hand::OpInHand;
-use super::looks::damaged;
+use super::looks::{arguments, damaged};
 use super::merges::Merges;
 use super::op_state::{OrderedOp, Step, TakenPage};
-use super::purges::purge;
+use super::purges::{StructureStop, purge};
+use super::scratch::{self, PageStage};
 use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorChange;
@@ -25,10 +29,10 @@ use crate::ordered::tree::{OrderedTree, of_search};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::{LocalBuffer, Purpose, QueuePair};
-use tapetum_kernels::ordered::{
-    Arrival, NODE_BYTES, NodeError, NodeOrder, NodePage, NodeRef, node_record_bytes, split, split_at,
-};
+use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, NodeSplitRequest, RecordRoom, SplitHalves};
+use tapetum_drive::{Lease, LocalBuffer, Purpose};
+use tapetum_kernels::ordered::{Arrival, NODE_BYTES, node_record_bytes};
+use tapetum_kernels::record::Record;
 
 /// The most pages made from one image that are not durable yet. Beyond that none of them is split again.
 const SHARES_WRITTEN_MAX: u16 = 4096;
@@ -36,14 +40,17 @@ const _: () = assert!(SHARES_WRITTEN_MAX < SHARES_MAX / 2);
 /// Ids that are tried for a new node. A full set of the cache, whose pages must all be written first, has no place for it.
 const IDS_TRIED: usize = 8;
 
-pub(super) enum NodeCut<'k> {
-    /// The cut gives this record room.
-    For(Arrival<'k>),
-    /// The cut is in front of this key, or in the middle if no half has room for it as a fence.
-    At(&'k [u8]),
+/// The result of a try to split a node.
+pub(super) enum Split {
+    Done,
+    /// There was no room for another page, or the node was not durable yet.
+    NotNow,
+    /// The drive never answers again, and keeps the page.
+    Stopped,
 }
 
-/// Makes room in a node for an operation's record: removes dead records, or else splits the node. The operation is attempted again.
+/// Makes room in a node for an operation's record: removes dead records, or else splits the node. The operation is attempted again, at once if the
+/// drive says that there is room after all.
 pub(super) fn make_room(
     (cx, core): OrderedMeans<'_>,
     merges: &mut Merges,
@@ -51,52 +58,65 @@ pub(super) fn make_room(
     TakenPage { node, mut page }: TakenPage,
 ) -> Step {
     let tree = op.kept.tree.clone().expect("it was attempted");
-    match purge(core, &tree, &mut page) {
-        Ok(purged) if purged.is_none() => split_for((cx, core), op, TakenPage { node, page }),
+    let purged = with_record(op, |record| purge((cx, core), &tree, &mut page, Some(arrival(record))));
+    match purged {
+        Ok(purged) if purged.is_none() => match purged.room {
+            RecordRoom::Yes => {
+                op.kept.fits = true;
+                return Step::Change(page);
+            }
+            RecordRoom::No => return split_for((cx, core), op, TakenPage { node, page }),
+            RecordRoom::NotAsked | RecordRoom::Elsewhere => cx.state.cache.give_back(node, page, |_| ()),
+        },
         Ok(purged) => {
             let used_bytes = purged.used_bytes;
             cx.state.cache.give_back(node, page, |meta| purged.tell(meta));
             cx.state.list(&tree, node);
             merges.note_used(cx, op.keyspace.id(), &op.request.key, node, used_bytes);
-            op.kept.change = None;
-            Step::Again
         }
-        Err(_) => {
+        Err(StructureStop::NoMemory) => {
+            cx.state.cache.give_back(node, page, |_| ());
+            return cx.starves();
+        }
+        Err(StructureStop::Stopped) => return Step::AtNode,
+        Err(StructureStop::Failed) => {
             core.base.log.poison("a change of a data node", damaged(node));
             cx.state.cache.give_back(node, page, |_| ());
-            Step::Fail(damaged(node))
+            return Step::Fail(damaged(node));
         }
     }
+    op.kept.change = None;
+    Step::Again
+}
+
+fn arrival<'a>(record: &Record<'a>) -> Arrival<'a> {
+    Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) }
 }
 
 /// Splits a node for an operation's record.
-fn split_for(
-    (cx, core): (&mut Context, &SessionCore),
-    op: &mut OrderedOp,
-    TakenPage { node, page }: TakenPage,
-) -> Step {
+fn split_for((cx, core): OrderedMeans<'_>, op: &mut OrderedOp, TakenPage { node, page }: TakenPage) -> Step {
     let keyspace = op.keyspace.id();
     let made = with_record(op, |record| {
-        let arrival = Arrival { key: record.key, record_bytes: node_record_bytes(&record.header) };
-        try_split((cx, core), keyspace, TakenPage { node, page }, &NodeCut::For(arrival))
+        try_split((cx, core), keyspace, TakenPage { node, page }, NodeCutAt::Best(arrival(record)))
     });
     op.kept.change = None;
     match made {
-        Ok(true) => Step::Split,
-        Ok(false) if !cx.state.may_grow() => Step::Fail(Error::FullIndex),
-        Ok(false) if is_full(op) => Step::Fail(Error::FullFlash),
-        Ok(false) => Step::AwaitRoom,
+        Ok(Split::Done) => Step::Split,
+        Ok(Split::Stopped) => Step::AtNode,
+        Ok(Split::NotNow) if !cx.state.may_grow() => Step::Fail(Error::FullIndex),
+        Ok(Split::NotNow) if is_full(op) => Step::Fail(Error::FullFlash),
+        Ok(Split::NotNow) => Step::AwaitRoom,
         Err(error) => Step::Fail(error),
     }
 }
 
-/// Splits a node. Returns whether there was room for another page, and the node was durable before. The page is given back in any case.
+/// Splits a node. The page is given back in any case, unless the drive has stopped.
 pub(super) fn try_split(
-    (cx, core): (&mut Context, &SessionCore),
+    (cx, core): OrderedMeans<'_>,
     keyspace: KeyspaceId,
     TakenPage { node, page }: TakenPage,
-    cut: &NodeCut<'_>,
-) -> Result<bool, Error> {
+    cut: NodeCutAt<'_>,
+) -> Result<Split, Error> {
     assert!(cx.may_change, "nodes change within the gate alone");
     let state = cx.state.clone();
     let Some(_held) = state.write_back.hold_open() else {
@@ -114,42 +134,46 @@ pub(super) fn try_split(
     if state.cache.with(node, |meta| meta.durable_stamp) == Some(0) {
         state.cache.give_back(node, page, |meta| meta.is_dirty |= meta.flying.is_none());
         state.list(&cx.trees[tree].tree, node);
-        return Ok(false);
+        return Ok(Split::NotNow);
     }
     let promises = if state.may_grow() { promises(cx, &cx.trees[tree].tree, node) } else { None };
     let halves = promises.and_then(|promises| Some((promises, take_halves((cx, core), keyspace)?)));
-    let Some((promises, (upper, mut left, mut right))) = halves else {
+    let Some((promises, (upper, left, right))) = halves else {
         state.cache.give_back(node, page, |_| ());
-        return Ok(false);
+        return Ok(Split::NotNow);
     };
-    let made = halve(&core.queue, &page, cut, upper, &mut left, &mut right, &mut cx.order);
-    let anchored = made.map_err(|_| damaged(node)).and_then(|()| {
-        let right = core.queue.look(Purpose::Put, &right, 0..NODE_BYTES);
-        let anchor = NodeRef::look(right).map_err(|_| damaged(node))?.low_fence();
-        cx.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
-    });
-    let used = [&left, &right].map(|half| {
-        NodeRef::look(core.queue.look(Purpose::Put, half, 0..NODE_BYTES)).map_or(NODE_BYTES, |half| half.used_bytes())
-    });
-    match anchored {
-        Ok(AnchorChange::Done) => {
-            for (node, used_bytes) in [node, upper].into_iter().zip(used) {
-                state.cache.table.note_used(node, used_bytes);
-            }
-        }
-        other => {
+    let (made, [page, left, right]) = match halve((cx, core), [page, left, right], upper, cut) {
+        Ok(halved) => halved,
+        Err(NotHalved::Stopped) => return Ok(Split::Stopped),
+        Err(NotHalved::NoMemory([page, left, right])) => {
             state.cache.discard(upper, right);
             state.cache.give_back(node, page, |_| ());
             cx.give_page(left);
-            return other.and(Err(damaged(node)));
+            return Ok(Split::NotNow);
         }
-    }
+    };
+    let anchored = match made {
+        Some(SplitHalves { separator_bytes, .. }) => {
+            // A page has its low fence at its end.
+            let anchor = core.queue.look(Purpose::Structure, &right, NODE_BYTES - separator_bytes..NODE_BYTES);
+            cx.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
+        }
+        None => Err(damaged(node)),
+    };
+    let (Some(halves), Ok(AnchorChange::Done)) = (made, &anchored) else {
+        state.cache.discard(upper, right);
+        state.cache.give_back(node, page, |_| ());
+        cx.give_page(left);
+        return anchored.and(Err(damaged(node)));
+    };
+    state.cache.table.note_used(node, halves.lower_used_bytes);
+    state.cache.table.note_used(upper, halves.upper_used_bytes);
     let tree = cx.trees[tree].tree.clone();
     let of_upper = state.cache.give_back(node, left, |meta| meta.split(|slot| tree.nodes.resume(slot), promises));
     state.cache.give_back(upper, right, |meta| *meta = of_upper);
     [node, upper].into_iter().for_each(|node| state.list(&tree, node));
     cx.give_page(page);
-    Ok(true)
+    Ok(Split::Done)
 }
 
 /// Slots for both halves of a node whose page the caller has. `None`: there are too few, or too many undurable pages were made from one image, some
@@ -193,31 +217,39 @@ fn take_halves(
     }
 }
 
-/// Splits a page into two.
-fn halve(
-    queue: &QueuePair,
-    page: &LocalBuffer,
-    cut: &NodeCut<'_>,
-    upper: NodeId,
-    left: &mut LocalBuffer,
-    right: &mut LocalBuffer,
-    order: &mut NodeOrder,
-) -> Result<(), NodeError> {
-    let node = NodeRef::look(queue.look(Purpose::Put, page, 0..NODE_BYTES))?;
-    order.sort(&node)?;
-    let (left, right) = (page_of(queue, left)?, page_of(queue, right)?);
-    let arrival = match cut {
-        NodeCut::For(arrival) => Some(*arrival),
-        NodeCut::At(key) => match split_at(&node, order, key, upper.0.into(), left, right) {
-            Err(NodeError::NoRoom) => None,
-            done => return done,
-        },
-    };
-    split(&node, order, arrival, upper.0.into(), left, right)?;
-    Ok(())
+/// Why a page was not split by the drive.
+enum NotHalved {
+    NoMemory([LocalBuffer; 3]),
+    Stopped,
 }
 
-/// A page's bytes, for writing.
-pub(super) fn page_of<'a>(queue: &QueuePair, buffer: &'a mut LocalBuffer) -> Result<&'a mut NodePage, NodeError> {
-    queue.fill(Purpose::Put, buffer, 0..NODE_BYTES).try_into().map_err(|_| NodeError::Damaged)
+/// Has the drive make both halves of the first page, the lower one in the second page and the upper one in the third. `None`: the page cannot be
+/// split; it is as it was.
+fn halve(
+    (cx, core): OrderedMeans<'_>,
+    pages: [LocalBuffer; 3],
+    upper: NodeId,
+    cut: NodeCutAt<'_>,
+) -> Result<(Option<SplitHalves>, [LocalBuffer; 3]), NotHalved> {
+    let Some(mut scratch) = cx.take_scratch(core) else { return Err(NotHalved::NoMemory(pages)) };
+    let arguments = arguments(NodeFlags::NONE);
+    let (mut of_upper, mut of_lower) = (std::mem::take(&mut cx.parameters), Vec::new());
+    NodeSplitRequest { upper_id: upper.0.into(), cut }.encode(&arguments, &mut of_upper);
+    arguments.encode(&mut of_lower);
+    let [page, left, right] = pages.each_ref().map(LocalBuffer::range);
+    let programs = cx.state.programs;
+    let stages = [
+        PageStage { program: programs.split, parameters: &of_upper, inputs: &[page], output: right },
+        PageStage { program: programs.split_rest, parameters: &of_lower, inputs: &[page, right], output: left },
+    ];
+    let operation = scratch::make_pages(&core.queue, Purpose::Structure, &stages, &mut scratch);
+    cx.parameters = of_upper;
+    let [page, left, right] = pages;
+    let lease = Lease::Pages(Box::new([page, left, right, scratch]));
+    let returned = cx.run(core, Purpose::Structure, operation, lease).ok_or(NotHalved::Stopped)?;
+    let Lease::Pages(pages) = returned.lease else { unreachable!("it was lent four") };
+    let [page, left, right, scratch] = *pages;
+    cx.give_scratch(core, scratch);
+    let halves = returned.completion.is_success().then(|| SplitHalves::of_result(returned.completion.result));
+    Ok((halves, [page, left, right]))
 }

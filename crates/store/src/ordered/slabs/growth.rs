@@ -41,8 +41,8 @@ const OPEN_SLOTS_MIN: u32 = 64;
 const SLAB_OPEN_PART: u32 = 4;
 /// and at most this many groups do.
 const SLAB_OPEN_GROUPS_MAX: u32 = 8;
-/// Bytes of one write of zeros to a group.
-const ZERO_BYTES: usize = 256 << 10;
+/// Bytes of one write of zeros to a group: they cross to the drive once for all groups that are added together.
+const ZERO_BYTES: usize = 64 << 10;
 
 /// The manifest, as far as it makes changes of groups durable.
 pub trait GroupLog: Send {
@@ -250,11 +250,9 @@ pub async fn grow(
         space.note_room(extents, missing);
         return Ok(());
     }
-    for group in &added {
-        if let Err(error) = zero(space, io, group).await {
-            added.iter().for_each(|group| release(extents, group.first, group.extents));
-            return Err(error);
-        }
+    if let Err(error) = zero(space, io, &added).await {
+        added.iter().for_each(|group| release(extents, group.first, group.extents));
+        return Err(error);
     }
     if !added.is_empty() || !plan.close.is_empty() {
         log.flush().await?;
@@ -298,15 +296,19 @@ pub(super) fn release(extents: &Mutex<Extents>, first: u32, count: u32) {
     (first..first + count).for_each(|extent| extents.release(extent));
 }
 
-/// Writes zeros to all slots of a group. A flush makes them durable.
-async fn zero(space: &SlotSpace, io: &Io, group: &Group) -> Result<(), Error> {
-    let begin = space.map().flash(space.map().first_of(group.first));
-    let end = space.map().flash(space.map().first_of(group.first + group.extents));
-    let mut buffer = io.allocate(ZERO_BYTES.min((end - begin) as usize)).await?;
-    let length = buffer.len();
-    io.fill(&mut buffer, 0..length).fill(0);
-    for flash in (begin..end).step_by(length) {
-        io.write(flash, &mut buffer, length.min((end - flash) as usize)).await?;
+/// Writes zeros to all slots of groups. A flush makes them durable.
+async fn zero(space: &SlotSpace, io: &Io, groups: &[Group]) -> Result<(), Error> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let mut buffer = io.allocate(ZERO_BYTES).await?;
+    io.fill(&mut buffer, 0..ZERO_BYTES).fill(0);
+    for group in groups {
+        let begin = space.map().flash(space.map().first_of(group.first));
+        let end = space.map().flash(space.map().first_of(group.first + group.extents));
+        for flash in (begin..end).step_by(ZERO_BYTES) {
+            io.write(flash, &mut buffer, ZERO_BYTES.min((end - flash) as usize)).await?;
+        }
     }
     Ok(())
 }

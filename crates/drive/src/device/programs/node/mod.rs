@@ -1,5 +1,5 @@
-//! Programs over the nodes of ordered keyspaces (Retina, section 4.7): `node-get`, `node-put`, `node-remove`, `node-scan` and
-//! `node-realign`, each over one page of 4 KiB in local memory.
+//! Programs over the nodes of ordered keyspaces (Retina, section 4.7): `node-get`, `node-put`, `node-scan` and `node-realign` work on one page of
+//! 4 KiB in local memory, `node-split` and `node-split-rest` make two of one, and `node-merge` makes one of two.
 //!
 //! ```text
 //! parameters:
@@ -23,9 +23,13 @@
 
 mod get;
 mod item;
+mod merge;
 mod put;
 mod realign;
 mod scan;
+mod split;
+#[cfg(test)]
+mod structure_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -33,12 +37,14 @@ mod tests;
 
 pub use get::{GetRequests, NodeGet};
 pub use item::{ItemPlace, ItemReader, NODE_ITEM_HEAD_BYTES, NodeItem};
+pub use merge::{NodeMerge, encode_merge};
 pub use put::{
-    NODE_BARE_REQUESTS_MAX, NODE_OUTCOME_BYTES, NodePut, NodeRemove, PutCondition, PutOutcome, PutRequests, PutResult,
+    NODE_BARE_REQUESTS_MAX, NODE_OUTCOME_BYTES, NodePut, PutCondition, PutOutcome, PutRequests, PutResult,
     put_output_bytes, put_request_bytes,
 };
-pub use realign::NodeRealign;
+pub use realign::{NodeRealign, Realigned, RecordRoom, encode_record_question, removed_extensions};
 pub use scan::{NodeScan, NodeScanRequest, ScanBound, scan_has_more};
+pub use split::{NodeCutAt, NodeSplit, NodeSplitRequest, NodeSplitRest, SplitHalves};
 
 use super::{CORRUPT, OUTPUT_SHORT};
 use crate::device::program::ProgramResult;
@@ -47,17 +53,22 @@ use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Header;
 
-pub const NODE_PROGRAM_VERSION: u16 = 2;
+pub const NODE_PROGRAM_VERSION: u16 = 3;
 pub const NODE_GET: (&str, u16) = ("node-get", NODE_PROGRAM_VERSION);
 pub const NODE_PUT: (&str, u16) = ("node-put", NODE_PROGRAM_VERSION);
-pub const NODE_REMOVE: (&str, u16) = ("node-remove", NODE_PROGRAM_VERSION);
 pub const NODE_SCAN: (&str, u16) = ("node-scan", NODE_PROGRAM_VERSION);
 pub const NODE_REALIGN: (&str, u16) = ("node-realign", NODE_PROGRAM_VERSION);
+pub const NODE_SPLIT: (&str, u16) = ("node-split", NODE_PROGRAM_VERSION);
+pub const NODE_SPLIT_REST: (&str, u16) = ("node-split-rest", NODE_PROGRAM_VERSION);
+pub const NODE_MERGE: (&str, u16) = ("node-merge", NODE_PROGRAM_VERSION);
 
 /// The page's id or stamp differs from the one asked for. The result is the page's id and stamp.
 pub const ANOTHER_NODE: Status = Status::Program(5);
 /// Not all requests took effect, and [`NodeFlags::ALL`] wants all of them. The outcomes say why; the page in the output must not be used.
 pub const NOT_ALL: Status = Status::Program(6);
+
+/// The merged node would use more bytes than it may.
+pub const NO_ROOM: Status = Status::Program(7);
 
 /// Requests of one command.
 pub const NODE_REQUESTS_MAX: usize = 128;
@@ -73,11 +84,11 @@ impl NodeFlags {
     pub const NONE: NodeFlags = NodeFlags(0);
     /// The page comes from flash: check all of it, its checksum first. Without the flag, the page was checked when it came.
     pub const CHECK: NodeFlags = NodeFlags(1);
-    /// The new page gets a stamp and a checksum. For `node-put`, `node-remove` and `node-realign`.
+    /// The new page gets a stamp and a checksum. For `node-put` and `node-realign`.
     pub const SEAL: NodeFlags = NodeFlags(1 << 1);
-    /// The page is in the output. For `node-put`, `node-remove` and `node-realign`.
+    /// The page is in the output. For `node-put` and `node-realign`.
     pub const IN_PLACE: NodeFlags = NodeFlags(1 << 2);
-    /// All requests take effect or none. For `node-put` and `node-remove`, and not in place.
+    /// All requests take effect or none. For `node-put`, and not in place.
     pub const ALL: NodeFlags = NodeFlags(1 << 3);
     /// From the highest key to the lowest. For `node-scan`.
     pub const REVERSE: NodeFlags = NodeFlags(1 << 4);
@@ -85,8 +96,7 @@ impl NodeFlags {
     pub const KEYS_ONLY: NodeFlags = NodeFlags(1 << 5);
     /// Values that are not compressed stay in the page. For `node-get` and `node-scan`.
     pub const RAW_IN_PAGE: NodeFlags = NodeFlags(1 << 6);
-    /// The host knows the extension of the record that is replaced or removed. For `node-put` and `node-remove` whose output is only a
-    /// page.
+    /// The host knows the extensions of the records that are replaced or removed. For `node-put` and `node-realign` whose output is only a page.
     pub const EXTENSION_KNOWN: NodeFlags = NodeFlags(1 << 7);
 
     #[must_use]

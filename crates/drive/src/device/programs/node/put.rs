@@ -1,4 +1,4 @@
-//! `node-put` and `node-remove`: requests that change a node, run in order.
+//! `node-put`: requests that store and remove records of a node, run in order.
 //!
 //! ```text
 //! requests: condition u8 · zero 3 bytes · record bytes u32 · stamp u64 · record, one behind the other
@@ -17,13 +17,12 @@
 //! replaced or removed names an extension, or one of several requests' records does, the program changes nothing and answers
 //! [`OUTPUT_SHORT`] with the number of that request, unless the host knows the extension ([`NodeFlags::EXTENSION_KNOWN`]).
 //!
-//! A record is encoded as in [`tapetum_kernels::record`], with a crc of zero and no keyspace. A tombstone removes, and `node-remove` takes
-//! only tombstones. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of the replaced or removed
+//! A record is encoded as in [`tapetum_kernels::record`], with a crc of zero and no keyspace. A tombstone removes. An outcome's `stamp` is that of the record that was there; `extension` is 1 if the value of the replaced or removed
 //! record was in the extension that `reference` names. Conditions treat a dead record as absent. After a request that finds no room, no
 //! further one is tried, because a later one may be for the same key.
 
 use super::super::OUTPUT_SHORT;
-use super::{INVALID, NODE_PUT, NODE_REMOVE, NODE_REQUESTS_MAX, NOT_ALL, NodeArguments, NodeFlags, corrupt};
+use super::{INVALID, NODE_PUT, NODE_REQUESTS_MAX, NOT_ALL, NodeArguments, NodeFlags, corrupt};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
@@ -32,7 +31,6 @@ use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Stores records and removes them.
 pub struct NodePut;
-pub struct NodeRemove;
 
 const FLAGS: NodeFlags = NodeFlags::CHECK
     .with(NodeFlags::SEAL)
@@ -258,10 +256,10 @@ impl<'a> PutRequest<'a> {
     }
 }
 
-/// How many requests a list has. `None` if it is invalid or too long, or `takes` rejects one of its kinds.
-fn count(mut requests: &[u8], takes: fn(Kind) -> bool) -> Option<usize> {
+/// How many requests a list has. `None` if it is invalid or too long.
+fn count(mut requests: &[u8]) -> Option<usize> {
     for number in 1..=NODE_REQUESTS_MAX {
-        let (_, rest) = PutRequest::split(requests).filter(|(request, _)| takes(request.record.header.kind))?;
+        let (_, rest) = PutRequest::split(requests)?;
         if rest.is_empty() {
             return Some(number);
         }
@@ -276,24 +274,14 @@ impl Program for NodePut {
     }
 
     fn run(&self, context: Context<'_>) -> ProgramResult {
-        change(context, |_| true).unwrap_or_else(|failure| failure)
+        change(context).unwrap_or_else(|failure| failure)
     }
 }
 
-impl Program for NodeRemove {
-    fn descriptor(&self) -> ProgramDescriptor {
-        ProgramDescriptor { name: NODE_REMOVE.0, version: NODE_REMOVE.1, is_stream: false }
-    }
-
-    fn run(&self, context: Context<'_>) -> ProgramResult {
-        change(context, |kind| kind == Kind::Tombstone).unwrap_or_else(|failure| failure)
-    }
-}
-
-fn change(context: Context<'_>, takes: fn(Kind) -> bool) -> Result<ProgramResult, ProgramResult> {
+fn change(context: Context<'_>) -> Result<ProgramResult, ProgramResult> {
     let Context { parameters, inputs, output, .. } = context;
     let (arguments, mut requests) = NodeArguments::parse(parameters, FLAGS).ok_or(INVALID)?;
-    let count = count(requests, takes).ok_or(INVALID)?;
+    let count = count(requests).ok_or(INVALID)?;
     let wants_all = arguments.flags.has(NodeFlags::ALL);
     if wants_all && arguments.flags.has(NodeFlags::IN_PLACE) {
         return Err(INVALID);

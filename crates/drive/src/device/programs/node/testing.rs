@@ -176,10 +176,14 @@ pub(super) fn parameters_of(name: (&str, u16), arguments: &NodeArguments) -> Vec
     let mut parameters = Vec::new();
     match name {
         NODE_GET => return get_parameters(arguments, &[b"k01"]),
-        NODE_PUT | NODE_REMOVE => return put_parameters(arguments, &[(PutCondition::Present, tombstone(b"k01"))]),
+        NODE_PUT => return put_parameters(arguments, &[(PutCondition::Present, tombstone(b"k01"))]),
         NODE_SCAN => {
             let (from, to) = (ScanBound::Included(&b"k"[..]), ScanBound::Excluded(&b"l"[..]));
             NodeScanRequest { from, to, limit: 9 }.encode(arguments, &mut parameters);
+        }
+        NODE_SPLIT => {
+            let cut = NodeCutAt::Key(b"k01");
+            NodeSplitRequest { upper_id: 18, cut }.encode(arguments, &mut parameters);
         }
         _ => arguments.encode(&mut parameters),
     }

@@ -105,11 +105,6 @@ fn what_goes_names_its_extension() {
     assert_eq!(bench.put(&arguments(NodeFlags::NONE), &requests), [PutResult::Replaced, PutResult::Removed]);
     let dead = PutOutcome { result: PutResult::Replaced, stamp: 20, extension: Some(reference()) };
     assert_eq!(bench.outcomes(2), [dead, PutOutcome { result: PutResult::Removed, ..dead }]);
-    let parameters = put_parameters(&arguments(NodeFlags::NONE), &requests[1..]);
-    assert_eq!(bench.run(NODE_REMOVE, &parameters, OUTPUT_BYTES).status, Status::Success);
-    assert_eq!(bench.outcomes(1), [PutOutcome { result: PutResult::Removed, ..dead }]);
-    let parameters = put_parameters(&arguments(NodeFlags::NONE), &requests);
-    assert_eq!(bench.run(NODE_REMOVE, &parameters, OUTPUT_BYTES).status, Status::InvalidField, "a value");
 }
 
 #[test]
@@ -316,17 +311,48 @@ fn a_scan_passes_over_the_dead_and_a_realignment_removes_them() {
     assert_eq!(bench.scan(&scan, ScanBound::Unbounded, ScanBound::Unbounded), ["c", "e"]);
     let mut parameters = Vec::new();
     arguments.encode(&mut parameters);
-    let needed = (NODE_BYTES + REFERENCE_BYTES) as u64;
+    let needed = (NODE_BYTES + 2 + REFERENCE_BYTES) as u64;
     let completion = bench.run(NODE_REALIGN, &parameters, needed as usize - 1);
     assert_eq!((completion.status, completion.result), (OUTPUT_SHORT, [needed, 0]));
     let completion = bench.run(NODE_REALIGN, &parameters, needed as usize);
-    assert_eq!((completion.status, completion.result), (Status::Success, [needed, 2]));
-    assert_eq!(bench.output()[NODE_BYTES..needed as usize], reference().encode());
+    assert_eq!(completion.status, Status::Success);
+    let removed: Vec<_> = removed_extensions(&bench.output()[NODE_BYTES..needed as usize]).collect();
+    assert_eq!(removed, [Some((reference(), 1))]);
+    let mut known = Vec::new();
+    NodeArguments { flags: NodeFlags::SEAL.with(NodeFlags::EXTENSION_KNOWN), ..arguments }.encode(&mut known);
+    let of_page = bench.run(NODE_REALIGN, &known, NODE_BYTES);
+    assert_eq!((of_page.status, of_page.result), (Status::Success, [NODE_BYTES as u64, completion.result[1]]));
     bench.take_page();
     let node = NodeRef::check(bench.page(), salt()).unwrap();
     assert_eq!((node.count(), node.stamp(), node.free_bytes()), (2, 99, NODE_BYTES - node.used_bytes()));
-    parameters.push(0);
-    assert_eq!(bench.run(NODE_REALIGN, &parameters, OUTPUT_BYTES).status, Status::InvalidField);
+    let expected = Realigned {
+        output_bytes: needed as usize,
+        removed: 2,
+        used_bytes: node.used_bytes(),
+        room: RecordRoom::NotAsked,
+    };
+    assert_eq!(Realigned::of_result(completion.result), expected);
+    let (free, used) = (node.free_bytes(), node.get(b"c").unwrap().unwrap().bytes());
+    for (key, record_bytes, room) in [
+        (&b"c"[..], free + used, RecordRoom::Yes),
+        (b"c", free + used + 1, RecordRoom::No),
+        (b"n", free, RecordRoom::Yes),
+        (b"n", free + 1, RecordRoom::No),
+        (b"y", 1, RecordRoom::Elsewhere),
+    ] {
+        let mut asked = parameters.clone();
+        encode_record_question(tapetum_kernels::ordered::Arrival { key, record_bytes }, &mut asked);
+        let completion = bench.run(NODE_REALIGN, &asked, OUTPUT_BYTES);
+        assert_eq!(
+            (completion.status, Realigned::of_result(completion.result).room),
+            (Status::Success, room),
+            "{key:?}"
+        );
+    }
+    for length in 1..=4 {
+        let cut = [&parameters[..], &[1; 4][..length]].concat();
+        assert_eq!(bench.run(NODE_REALIGN, &cut, OUTPUT_BYTES).status, Status::InvalidField);
+    }
 }
 
 #[test]
@@ -353,7 +379,7 @@ fn parameters_have_their_lengths_to_the_byte() {
     let arguments = arguments(NodeFlags::NONE);
     let put = put_parameters(&arguments, &[(PutCondition::Stamp(3), raw(30, b"k01", b"other"))]);
     let of = |name| (name, parameters_of(name, &arguments));
-    let lists = [(NODE_PUT, put), of(NODE_GET), of(NODE_REMOVE), of(NODE_SCAN), of(NODE_REALIGN)];
+    let lists = [(NODE_PUT, put), of(NODE_GET), of(NODE_SCAN), of(NODE_REALIGN), of(NODE_SPLIT)];
     for (name, parameters) in lists {
         assert_eq!(bench.run(name, &parameters, OUTPUT_BYTES).status, Status::Success);
         for length in 0..parameters.len() {
@@ -369,7 +395,8 @@ fn parameters_have_their_lengths_to_the_byte() {
                 NODE_GET => [0, 6].contains(&bit),
                 NODE_SCAN => [0, 4, 5, 6].contains(&bit),
                 // In place without an input is right, with one it is not.
-                NODE_REALIGN => [0, 1].contains(&bit),
+                NODE_REALIGN => [0, 1, 7].contains(&bit),
+                NODE_SPLIT => bit == 0,
                 _ => [0, 1, 3, 7].contains(&bit),
             };
             // A condition that does not hold fails a request, so not all took effect.
@@ -397,7 +424,7 @@ fn another_node_and_damage_are_told_apart() {
         assert_eq!((completion.status, completion.result), (ANOTHER_NODE, [17, 60]));
     }
     let reason = |bench: &mut Bench, arguments: &NodeArguments| {
-        let reasons = [NODE_GET, NODE_PUT, NODE_REMOVE, NODE_SCAN, NODE_REALIGN].map(|name| {
+        let reasons = [NODE_GET, NODE_PUT, NODE_SCAN, NODE_REALIGN, NODE_SPLIT].map(|name| {
             let completion = bench.run(name, &parameters_of(name, arguments), OUTPUT_BYTES);
             assert_eq!(completion.status, CORRUPT, "{name:?}");
             corrupt_reason(completion.result[0])

@@ -183,6 +183,7 @@ impl Client {
         let mut completions = std::mem::take(&mut self.core.completions);
         self.core.queue.poll(&mut completions);
         completions.drain(..).for_each(|returned| self.session.complete(&mut self.core, returned));
+        completions.append(&mut self.core.completions);
         self.core.completions = completions;
         // As in a real session: operations that wait only for commands are not polled. Maintenance advances the write-back.
         if self.session.waits() > EngineWait::Commands || self.state.write_back.has_work() {
