@@ -13,6 +13,8 @@ pub mod caches;
 pub mod client;
 pub mod confine;
 pub mod contend;
+#[cfg(feature = "store")]
+pub mod crossing;
 pub mod datagrams;
 #[cfg(feature = "store")]
 pub mod embedded;
