@@ -146,6 +146,14 @@ impl NodeTable {
         }
     }
 
+    /// The room that a node has left at least; none if unknown.
+    pub fn room_bytes_known(&self, node: NodeId) -> usize {
+        match self.chunk(node).used[place(node)].load(Ordering::Relaxed) {
+            USED_UNKNOWN => 0,
+            used => (NODE_BYTES - usize::from(used) * USED_UNIT).saturating_sub(USED_UNIT),
+        }
+    }
+
     pub fn count(&self) -> u32 {
         let free = lock(&self.free);
         free.next - free.freed.len() as u32

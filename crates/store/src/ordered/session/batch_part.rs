@@ -7,10 +7,12 @@
 //! 1. All pages are taken, and have room for all records, before the log has one of them. So nothing can fail between the append and the change.
 //! 2. Stamps are given while all pages are taken: an image of one of them with a higher stamp has the batch's changes.
 //! 3. Pages are given back when all are changed, so that nobody sees one page from before the batch and another one from after it.
-//! 4. A batch that finds a page taken or absent gives all pages back and is submitted again: it never waits while it holds pages.
+//! 4. The drive changes the pages, and says whether they have room where the host does not know that.
+//! 5. A batch that finds a page taken or absent gives all pages back and is submitted again: it never waits while it holds pages.
 
 use super::attempt::refuse;
-use super::context::Context;
+use super::batch_pages::{put, room_for};
+use super::context::{Context, StructureStop};
 use super::in_hand::Ops;
 use super::looks::damaged;
 use super::merges::Merges;
@@ -34,15 +36,14 @@ use tapetum_base::error::Error;
 use tapetum_base::log::Draft;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::session_core::SessionCore;
-use tapetum_drive::programs::node::{NodeCutAt, PutResult};
-use tapetum_drive::{LocalBuffer, Purpose};
+use tapetum_drive::LocalBuffer;
+use tapetum_drive::programs::node::NodeCutAt;
 use tapetum_kernels::ordered::extension::REFERENCE_BYTES;
-use tapetum_kernels::ordered::{
-    Arrival, NODE_BYTES, NodeCut, NodeError, NodeMut, NodeOrder, NodePage, NodeRef, ReplacedRecord, node_record_bytes,
-    split_off,
-};
+use tapetum_kernels::ordered::{BLOCK_BYTES, node_record_bytes};
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 
+/// Slots of one block of a node.
+const SLOTS_OF_BLOCK: usize = 16;
 /// A batch takes at most one such part of the cache's pages. Other operations go on meanwhile.
 const CACHE_PART: usize = 4;
 
@@ -63,16 +64,48 @@ pub(super) struct SessionParts<'a> {
     pub merges: &'a mut Merges,
 }
 
-pub struct OrderedBatch<'a> {
-    session: SessionParts<'a>,
-    list: &'a BatchList,
+/// The writes of a batch, as records.
+struct BatchRecords<'a> {
     writes: &'a [Write<'a>],
     /// The values in extensions, each at the index of its write; empty if there are none.
     values: Vec<Option<BatchValue>>,
     references: Vec<[u8; REFERENCE_BYTES]>,
     /// The indexes of the writes, sorted by keyspace and key. Equal keys keep their order.
     order: Vec<usize>,
+}
+
+impl BatchRecords<'_> {
+    /// The record of a write for the log.
+    fn draft(&self, place: usize) -> Draft<'_> {
+        let write = &self.writes[place];
+        match self.values.get(place) {
+            Some(Some(_)) => write.draft(Codec::OutOfLine, &self.references[place]),
+            _ => write.draft(Codec::Raw, write.value()),
+        }
+    }
+
+    /// The write in a place of the order of keys.
+    fn write(&self, at: usize) -> &Write<'_> {
+        &self.writes[self.order[at]]
+    }
+
+    /// Records for a node, which itself names the keyspace. The log gives them `stamps`, each at the index of its write.
+    fn in_node(&self, places: Range<usize>, stamps: impl Fn(usize) -> u64) -> Vec<Record<'_>> {
+        let record = |place: &usize| {
+            let Draft { header, key, stored } = self.draft(*place);
+            Record { header: Header { keyspace: 0, stamp: stamps(*place), ..header }, key, stored }
+        };
+        self.order[places].iter().map(record).collect()
+    }
+}
+
+pub struct OrderedBatch<'a> {
+    session: SessionParts<'a>,
+    list: &'a BatchList,
+    records: BatchRecords<'a>,
     pages: Vec<BatchPage>,
+    /// For the programs that change the pages.
+    scratch: Option<LocalBuffer>,
     pass: &'a GatePass,
     /// No freeze is made from when the batch takes pages until they are changed.
     passing: Option<Passing<'a>>,
@@ -109,34 +142,20 @@ impl<'a> OrderedBatch<'a> {
         Ok(OrderedBatch {
             session,
             list,
-            writes,
-            values,
-            references,
-            order,
+            records: BatchRecords { writes, values, references, order },
             pages: Vec::new(),
+            scratch: None,
             pass,
             passing: None,
             writer: None,
         })
     }
 
-    /// The record of a write for the log.
-    fn draft<'b>(&'b self, place: usize) -> Draft<'b>
-    where
-        'a: 'b,
-    {
-        let write = &self.writes[place];
-        match self.values.get(place) {
-            Some(Some(_)) => write.draft(Codec::OutOfLine, &self.references[place]),
-            _ => write.draft(Codec::Raw, write.value()),
-        }
-    }
-
     /// Takes the pages of all writes, with room for their records.
     fn take_pages(&mut self, core: &mut SessionCore) -> Result<(), BatchStop> {
         let (mut at, mut is_missing) = (0, false);
-        while at < self.order.len() {
-            let write = &self.writes[self.order[at]];
+        while at < self.records.order.len() {
+            let write = self.records.write(at);
             let (keyspace, key) = (write.keyspace().id(), write.key());
             let tree = self.session.cx.tree_of(keyspace).map_err(BatchStop::Refused)?;
             let node = self.session.cx.node_of(tree, key);
@@ -155,10 +174,10 @@ impl<'a> OrderedBatch<'a> {
                     continue;
                 }
             };
+            let writes = at..at + count_of(self.session.cx, &self.records, tree, node, at);
             let tree = self.session.cx.trees[tree].tree.clone();
-            let writes = at..at + self.count_of(core, &page, at);
             if writes.is_empty() {
-                // The node was split after the lookup, or it is damaged.
+                // The node was split after the lookup.
                 self.session.cx.state.cache.give_back(node, page, |_| ());
                 return Err(BatchStop::Busy);
             }
@@ -170,65 +189,59 @@ impl<'a> OrderedBatch<'a> {
             }
             at = self.keep_or_split(core, page)?;
         }
-        if is_missing { Err(BatchStop::Busy) } else { Ok(()) }
+        if is_missing {
+            return Err(BatchStop::Busy);
+        }
+        self.scratch = self.session.cx.take_scratch(core);
+        if self.scratch.is_some() { Ok(()) } else { Err(self.without_memory()) }
     }
 
-    /// The number of writes from `at` on, in the order of their keys, that belong to this page.
-    fn count_of(&self, core: &SessionCore, page: &LocalBuffer, at: usize) -> usize {
-        let keyspace = self.writes[self.order[at]].keyspace();
-        let Ok(node) = NodeRef::look(core.queue.look(Purpose::Put, page, 0..NODE_BYTES)) else { return 0 };
-        let rest = self.order[at..].iter().map(|place| &self.writes[*place]);
-        rest.take_while(|write| write.keyspace() == keyspace && node.covers(write.key())).count()
+    /// The batch waits for memory.
+    fn without_memory(&mut self) -> BatchStop {
+        self.session.preparation.wants_room = true;
+        BatchStop::Busy
     }
 
     /// Keeps a page that has room for its writes, or splits its node. Returns the next write to handle.
-    fn keep_or_split(&mut self, core: &mut SessionCore, page: BatchPage) -> Result<usize, BatchStop> {
-        match self.room_in(core, &page) {
+    fn keep_or_split(&mut self, core: &mut SessionCore, mut page: BatchPage) -> Result<usize, BatchStop> {
+        let cx = &mut *self.session.cx;
+        let records = self.records.in_node(page.writes.clone(), |_| 0);
+        let room = match records_bytes(&records) <= cx.state.cache.table.room_bytes_known(page.node) {
+            true => Ok(None),
+            false => room_for((cx, core), &mut page.page, &records),
+        };
+        match room {
             Ok(None) => {
                 let end = page.writes.end;
                 self.pages.push(page);
                 Ok(end)
             }
-            Ok(Some(separator)) => {
-                let (keyspace, begin) = (page.tree.keyspace, page.writes.start);
-                let is_full = page.tree.is_full.load(Ordering::Relaxed);
-                let taken = TakenPage { node: page.node, page: page.page };
-                match try_split((self.session.cx, core), keyspace, taken, NodeCutAt::Key(&separator)) {
-                    Ok(Split::Done) => Ok(begin),
-                    Ok(Split::Stopped) => Err(BatchStop::Busy),
-                    Ok(Split::NotNow) if !self.session.cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
-                    Ok(Split::NotNow) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
-                    Ok(Split::NotNow) => {
-                        self.session.preparation.wants_room = true;
-                        Err(BatchStop::Busy)
-                    }
-                    Err(error) => Err(BatchStop::Refused(error)),
+            Ok(Some(separator)) => self.split(core, page, &separator),
+            Err(StructureStop::Stopped) => Err(BatchStop::Busy),
+            Err(stop) => {
+                let BatchPage { node, page, .. } = page;
+                cx.state.cache.give_back(node, page, |_| ());
+                match stop {
+                    StructureStop::NoMemory => Err(self.without_memory()),
+                    _ => Err(BatchStop::Refused(damaged(node))),
                 }
-            }
-            Err(_) => {
-                let error = damaged(page.node);
-                self.session.cx.state.cache.give_back(page.node, page.page, |_| ());
-                Err(BatchStop::Refused(error))
             }
         }
     }
 
-    /// Whether a page has room for its writes. If not, returns the key in front of which its node must be split.
-    fn room_in(&self, core: &SessionCore, page: &BatchPage) -> Result<Option<Vec<u8>>, NodeError> {
-        let bytes = core.queue.look(Purpose::Put, &page.page, 0..NODE_BYTES);
-        let mut copy: NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
-        for place in page.writes.clone() {
-            let draft = self.draft(self.order[place]);
-            match apply(&mut NodeMut::look(&mut copy)?, &draft, 0) {
-                Ok(_) => {}
-                Err(NodeError::NoRoom) => {
-                    let arrival = Arrival { key: draft.key, record_bytes: node_record_bytes(&in_node(&draft, 0)) };
-                    return separator_for(&copy, arrival).map(Some);
-                }
-                Err(error) => return Err(error),
-            }
+    /// Splits the node of a page. Returns the first of its writes.
+    fn split(&mut self, core: &mut SessionCore, page: BatchPage, separator: &[u8]) -> Result<usize, BatchStop> {
+        let BatchPage { tree, node, page, writes } = page;
+        let is_full = tree.is_full.load(Ordering::Relaxed);
+        let cx = &mut *self.session.cx;
+        match try_split((cx, core), tree.keyspace, TakenPage { node, page }, NodeCutAt::Key(separator)) {
+            Ok(Split::Done) => Ok(writes.start),
+            Ok(Split::Stopped) => Err(BatchStop::Busy),
+            Ok(Split::NotNow) if !cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
+            Ok(Split::NotNow) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
+            Ok(Split::NotNow) => Err(self.without_memory()),
+            Err(error) => Err(BatchStop::Refused(error)),
         }
-        Ok(None)
     }
 
     /// Refuses a batch whose pages can never all be in the cache.
@@ -250,8 +263,7 @@ impl<'a> OrderedBatch<'a> {
             let missing = (2 * pages.len() as u32).saturating_sub(nodes.spare_slots());
             // Others need extents, too.
             let is_full = || nodes.slots_left(&core.base.extents, 2 * missing) < 2 * missing;
-            let puts =
-                pages.iter().flat_map(|page| &self.order[page.writes.clone()]).any(|at| self.writes[*at].is_put());
+            let puts = pages.iter().flat_map(|page| page.writes.clone()).any(|at| self.records.write(at).is_put());
             if puts && missing > 0 && is_full() {
                 return Err(BatchStop::Refused(Error::FullFlash));
             }
@@ -259,32 +271,27 @@ impl<'a> OrderedBatch<'a> {
         Ok(())
     }
 
-    /// Changes a page. Returns the changes for the cache's metadata.
+    /// Has the drive change a page. Returns the changes for the cache's metadata.
     fn change(
-        &self,
-        core: &SessionCore,
+        &mut self,
+        core: &mut SessionCore,
         page: &mut BatchPage,
-        records: &[(u64, u32)],
-    ) -> Result<PageChanges, NodeError> {
-        let mut node = NodeMut::look(core.queue.fill(Purpose::Put, &mut page.page, 0..NODE_BYTES))?;
-        let mut changes = PageChanges::default();
-        for place in self.order[page.writes.clone()].iter().copied() {
-            let (draft, stamp) = (self.draft(place), records[place].0);
-            let replaced = apply(&mut node, &draft, stamp)?;
-            page.tree.note(match (draft.header.kind, replaced.is_some()) {
-                (Kind::Tombstone, true) => PutResult::Removed,
-                (Kind::Tombstone, false) => PutResult::Missing,
-                (_, true) => PutResult::Replaced,
-                (_, false) => PutResult::Stored,
-            });
-            let gone = replaced.and_then(|replaced| replaced.extension);
-            changes.gone.extend(gone.and_then(|gone| share_of(&page.tree, &gone, draft.key.len())));
+        stamps: &[(u64, u32)],
+    ) -> Result<PageChanges, StructureStop> {
+        let records = self.records.in_node(page.writes.clone(), |place| stamps[place].0);
+        let scratch = self.scratch.as_mut().expect("it was taken with the pages");
+        let done = put((self.session.cx, core), &mut page.page, scratch, &records)?;
+        let mut changes = PageChanges { used_bytes: done.used_bytes, ..PageChanges::default() };
+        for (record, outcome) in records.iter().zip(done.outcomes) {
+            page.tree.note(outcome.result);
+            let gone = outcome.extension;
+            changes.gone.extend(gone.and_then(|gone| share_of(&page.tree, &gone, record.key.len())));
+            let stamp = record.header.stamp;
             changes.stamp_last = changes.stamp_last.max(stamp);
-            if draft.header.kind == Kind::Tombstone {
+            if record.header.kind == Kind::Tombstone {
                 changes.removed = changes.removed.max(Some(stamp));
             }
         }
-        changes.used_bytes = node.view().used_bytes();
         Ok(changes)
     }
 
@@ -303,7 +310,7 @@ impl<'a> OrderedBatch<'a> {
         if is_new {
             self.session.cx.state.write_back.list(&tree, node);
         }
-        let key = self.writes[self.order[writes.start]].key();
+        let key = self.records.write(writes.start).key();
         self.session.merges.note_used(self.session.cx, tree.keyspace, key, node, used_bytes);
         ticket
     }
@@ -334,7 +341,7 @@ impl BatchPart for OrderedBatch<'_> {
     }
 
     fn add_drafts<'a>(&'a self, drafts: &mut Vec<Draft<'a>>) {
-        drafts.extend((0..self.writes.len()).map(|place| self.draft(place)));
+        drafts.extend((0..self.records.writes.len()).map(|place| self.records.draft(place)));
     }
 
     fn appended(&mut self, core: &mut SessionCore, records: &[(u64, u32)]) {
@@ -342,13 +349,16 @@ impl BatchPart for OrderedBatch<'_> {
         let changed: Vec<_> = pages.iter_mut().map(|page| self.change(core, page, records)).collect();
         let mut tickets = Vec::with_capacity(pages.len());
         for (page, changes) in pages.into_iter().zip(changed) {
-            if changes.is_err() {
+            match changes {
+                // The drive keeps the page.
+                Err(StructureStop::Stopped) => continue,
                 // The page had room, so it was changed in between or is damaged.
-                core.base.log.poison("a change of a data node", damaged(page.node));
+                Err(_) => core.base.log.poison("a change of a data node", damaged(page.node)),
+                Ok(_) => {}
             }
             tickets.push(self.give_back(page, changes.unwrap_or_default()));
         }
-        std::mem::take(&mut self.values).into_iter().flatten().for_each(BatchValue::keep);
+        std::mem::take(&mut self.records.values).into_iter().flatten().for_each(BatchValue::keep);
         if let (Some(writer), Some((stamp, _))) = (&self.writer, records.first()) {
             writer.list(*stamp, tickets);
         }
@@ -358,34 +368,36 @@ impl BatchPart for OrderedBatch<'_> {
 impl Drop for OrderedBatch<'_> {
     fn drop(&mut self) {
         self.session.cx.may_change = false;
+        self.scratch.take().into_iter().for_each(|scratch| self.session.cx.drop_scratch(scratch));
         for BatchPage { node, page, .. } in self.pages.drain(..) {
             self.session.cx.state.cache.give_back(node, page, |_| ());
         }
-        if !self.values.is_empty() {
-            self.session.preparation.give_values(std::mem::take(&mut self.values));
+        if !self.records.values.is_empty() {
+            self.session.preparation.give_values(std::mem::take(&mut self.records.values));
         }
     }
 }
 
-/// The header of a record within a node, which itself names the keyspace.
-fn in_node(draft: &Draft<'_>, stamp: u64) -> Header {
-    Header { keyspace: 0, stamp, ..draft.header }
-}
-
-/// Puts or removes a record. Returns the record that was there before.
-fn apply(node: &mut NodeMut<'_>, draft: &Draft<'_>, stamp: u64) -> Result<Option<ReplacedRecord>, NodeError> {
-    let record = Record { header: in_node(draft, stamp), key: draft.key, stored: draft.stored };
-    match record.header.kind {
-        Kind::Tombstone => node.remove(draft.key),
-        _ => node.put(&record),
+/// The number of writes from `at` on, in the order of their keys, that belong to a node whose page is taken: while it is, the node's anchor and the
+/// next one stay.
+fn count_of(cx: &mut Context, records: &BatchRecords<'_>, tree: usize, node: NodeId, at: usize) -> usize {
+    let keyspace = records.write(at).keyspace();
+    if cx.node_of(tree, records.write(at).key()) != node {
+        return 0;
     }
+    let mut behind = Box::new(cx.anchor.clone());
+    let end = cx.trees[tree].search.next(&mut behind).map(|_| behind);
+    let is_of = |at: &usize| {
+        let write = &records.writes[*at];
+        write.keyspace() == keyspace && end.as_ref().is_none_or(|end| write.key() < &end[..])
+    };
+    records.order[at..].iter().take_while(|place| is_of(place)).count()
 }
 
-/// The separator at which a node would be split that has a batch's records up to one without room.
-fn separator_for(copy: &NodePage, arrival: Arrival<'_>) -> Result<Vec<u8>, NodeError> {
-    let (node, mut order) = (NodeRef::look(copy)?, NodeOrder::new());
-    order.sort(&node)?;
-    let mut right = [0; NODE_BYTES];
-    split_off(&node, &order, NodeCut::For(Some(arrival)), 0, &mut right)?;
-    Ok(NodeRef::look(&right)?.low_fence().to_vec())
+/// The most bytes that records take in a node, with their slots.
+fn records_bytes(records: &[Record<'_>]) -> usize {
+    let puts = records.iter().filter(|record| record.header.kind != Kind::Tombstone);
+    let (count, bytes) =
+        puts.fold((0, 0), |(count, bytes), record| (count + 1, bytes + node_record_bytes(&record.header)));
+    bytes + BLOCK_BYTES * usize::div_ceil(count + SLOTS_OF_BLOCK - 1, SLOTS_OF_BLOCK)
 }

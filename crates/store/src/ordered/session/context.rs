@@ -14,7 +14,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::EngineSlot;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::NodeArguments;
-use tapetum_drive::{Command, Lease, LocalBuffer, Operation, Purpose, QueuePair, Returned};
+use tapetum_drive::{Command, Completion, Lease, LocalBuffer, Operation, Purpose, QueuePair, Returned};
 use tapetum_kernels::ordered::NODE_BYTES;
 
 /// A tree, and the session's handle of its search layer.
@@ -36,6 +36,17 @@ pub(super) struct Again {
 
 /// The means of a step: the context, and the session's core.
 pub(super) type OrderedMeans<'a> = (&'a mut Context, &'a mut SessionCore);
+
+/// Why programs did not change pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StructureStop {
+    /// There is no memory for the command now.
+    NoMemory,
+    /// The drive never answers again, and keeps the pages.
+    Stopped,
+    /// The program says that a page is damaged, or its unit died.
+    Failed,
+}
 
 /// See the [module](self).
 pub(super) struct Context {
@@ -123,6 +134,11 @@ impl Context {
         }
     }
 
+    /// As [`Context::give_scratch`], for who has no core.
+    pub fn drop_scratch(&mut self, scratch: LocalBuffer) {
+        self.own_scratch.get_or_insert(scratch);
+    }
+
     /// An operation at a node continues when there is memory.
     pub fn starves(&mut self) -> Step {
         (self.again.wants_room, self.again.is_short) = (true, true);
@@ -204,6 +220,22 @@ impl Context {
                 return None;
             }
         }
+    }
+
+    /// As [`Context::run`], at one page, with a scratch, which comes back.
+    pub fn run_at(
+        &self,
+        core: &mut SessionCore,
+        purpose: Purpose,
+        operation: Operation,
+        page: &mut LocalBuffer,
+        scratch: LocalBuffer,
+    ) -> Result<(Completion, LocalBuffer), StructureStop> {
+        let lease = Lease::Buffers([page.take(), scratch]);
+        let returned = self.run(core, purpose, operation, lease).ok_or(StructureStop::Stopped)?;
+        let Lease::Buffers([of_page, scratch]) = returned.lease else { unreachable!("it was lent both") };
+        *page = of_page;
+        Ok((returned.completion, scratch))
     }
 
     pub fn submit(&self, core: &mut SessionCore, own: u64, purpose: Purpose, operation: Operation, lease: Lease) {

@@ -7,11 +7,11 @@
 //! ```
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
-use super::context::{Context, OrderedMeans};
+use super::context::{Context, OrderedMeans, StructureStop};
 use super::looks::{arguments, damaged};
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
-use super::purges::{Purged, StructureStop, purge};
+use super::purges::{Purged, purge};
 use super::scratch::{self, PageStage};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;

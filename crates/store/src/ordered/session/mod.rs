@@ -32,6 +32,7 @@
 //! Threads: the session's. [`OrderedState`] is shared.
 
 mod attempt;
+mod batch_pages;
 pub mod batch_part;
 mod changes;
 mod context;

@@ -10,7 +10,7 @@
 //! 1. A deletion of everything counts here only when it is durable: before that a crash may undo it.
 //! 2. A reader of a dead record treats it as absent, so nobody waits for its removal.
 
-use super::context::OrderedMeans;
+use super::context::{OrderedMeans, StructureStop};
 use super::looks::arguments;
 use super::scratch;
 use crate::ordered::cache::page_meta::PageMeta;
@@ -20,20 +20,9 @@ use tapetum_drive::programs::OUTPUT_SHORT;
 use tapetum_drive::programs::node::{
     NodeArguments, NodeFlags, PutResult, Realigned, RecordRoom, encode_record_question, removed_extensions,
 };
-use tapetum_drive::{Completion, Lease, LocalBuffer, Operation, Purpose};
+use tapetum_drive::{Completion, LocalBuffer, Purpose};
 use tapetum_kernels::ordered::extension::ExtensionReference;
 use tapetum_kernels::ordered::{Arrival, NODE_BYTES};
-
-/// Why the structure of a tree was not changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum StructureStop {
-    /// There is no memory for the command now.
-    NoMemory,
-    /// The drive never answers again, and keeps the pages.
-    Stopped,
-    /// The program says that a page is damaged, or its unit died.
-    Failed,
-}
 
 /// The result of a purge of a page.
 pub(super) struct Purged {
@@ -104,7 +93,7 @@ fn remove_dead(
     record.into_iter().for_each(|record| encode_record_question(record, &mut cx.parameters));
     let program = cx.state.programs.realign;
     let operation = scratch::change(&core.queue, Purpose::Structure, program, &cx.parameters, page, &mut scratch);
-    let (completion, scratch) = run_at((cx, core), operation, page, scratch)?;
+    let (completion, scratch) = cx.run_at(core, Purpose::Structure, operation, page, scratch)?;
     cx.give_scratch(core, scratch);
     Ok(completion)
 }
@@ -119,7 +108,7 @@ fn extensions_of_dead(
     cx.encode(arguments);
     let (program, input) = (cx.state.programs.realign, page.range());
     let operation = scratch::look(&core.queue, Purpose::Structure, program, &cx.parameters, input, &mut scratch);
-    let (completion, scratch) = run_at((cx, core), operation, page, scratch)?;
+    let (completion, scratch) = cx.run_at(core, Purpose::Structure, operation, page, scratch)?;
     let listed = match completion.is_success() {
         true => {
             let Realigned { output_bytes, .. } = Realigned::of_result(completion.result);
@@ -130,20 +119,6 @@ fn extensions_of_dead(
     };
     cx.give_scratch(core, scratch);
     listed.ok_or(StructureStop::Failed)
-}
-
-/// Runs a program at a page, with a scratch, which comes back.
-pub(super) fn run_at(
-    (cx, core): OrderedMeans<'_>,
-    operation: Operation,
-    page: &mut LocalBuffer,
-    scratch: LocalBuffer,
-) -> Result<(Completion, LocalBuffer), StructureStop> {
-    let lease = Lease::Buffers([page.take(), scratch]);
-    let returned = cx.run(core, Purpose::Structure, operation, lease).ok_or(StructureStop::Stopped)?;
-    let Lease::Buffers([of_page, scratch]) = returned.lease else { unreachable!("it was lent both") };
-    *page = of_page;
-    Ok((returned.completion, scratch))
 }
 
 /// The share of an extension that a record named.

@@ -55,6 +55,31 @@ pub fn look(
     Operation::Execute { program, parameters, input: page, output: output(scratch) }
 }
 
+/// As [`look`], over the page that the program before has left at the output's begin.
+pub fn go_on(
+    queue: &QueuePair,
+    purpose: Purpose,
+    program: ProgramId,
+    parameters: &[u8],
+    scratch: &mut LocalBuffer,
+) -> Operation {
+    let parameters = place_parameters(queue, purpose, scratch, parameters);
+    Operation::Execute { program, parameters, input: LocalRange::EMPTY, output: output(scratch) }
+}
+
+/// A command for a program that makes a page of the one at the output's begin.
+pub fn take_page(
+    queue: &QueuePair,
+    purpose: Purpose,
+    program: ProgramId,
+    parameters: &[u8],
+    page: &LocalBuffer,
+    scratch: &mut LocalBuffer,
+) -> Operation {
+    let parameters = place_parameters(queue, purpose, scratch, parameters);
+    Operation::Execute { program, parameters, input: part(scratch, OUTPUT_AT, NODE_BYTES), output: page.range() }
+}
+
 /// As [`look`], for a page that is read from flash first.
 pub fn read_and_look(
     queue: &QueuePair,

@@ -14,12 +14,12 @@
 //! A node that was never durable is not split: one half might become durable before the other, and then no image would have the other's keys.
 
 use super::changes::{is_full, with_record};
-use super::context::{Context, OrderedMeans};
+use super::context::{Context, OrderedMeans, StructureStop};
 use super::in_hand::OpInHand;
 use super::looks::{arguments, damaged};
 use super::merges::Merges;
 use super::op_state::{OrderedOp, Step, TakenPage};
-use super::purges::{StructureStop, purge};
+use super::purges::purge;
 use super::scratch::{self, PageStage};
 use crate::ordered::cache::page_meta::SplitPromises;
 use crate::ordered::node_table::NodeId;

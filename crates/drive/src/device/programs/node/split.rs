@@ -11,6 +11,7 @@
 //!                            cut: 0 where it is best for a record with this key, 1 in front of this key, or in the middle where neither half
 //!                            has room for it as a fence
 //!                  output:   the upper half's page
+//!                  result:   bytes of the separator
 //! node-split-rest  inputs:   the node's page, the upper half's page
 //!                  request:  none
 //!                  output:   the lower half's page
@@ -135,7 +136,9 @@ fn split_upper(Context { parameters, inputs, output, .. }: Context<'_>) -> Resul
             made => made,
         },
     };
-    made.map(|_| (Status::Success, [0; 2])).map_err(corrupt)
+    made.map_err(corrupt)?;
+    let separator_bytes = NodeRef::look(upper).map_err(corrupt)?.low_fence().len();
+    Ok((Status::Success, [separator_bytes as u64, 0]))
 }
 
 fn split_lower(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<ProgramResult, ProgramResult> {

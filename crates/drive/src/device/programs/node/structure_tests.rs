@@ -12,6 +12,14 @@ use tapetum_kernels::ordered::{Arrival, NewNode, NodeMut, NodePage};
 
 const PARAMETERS_AT: usize = 2 * Stage::ENCODED_BYTES;
 
+/// A program, its parameters, the pages that it reads and the one that it makes.
+struct PageStage<'a> {
+    program: (&'a str, u16),
+    parameters: Vec<u8>,
+    inputs: &'a [usize],
+    output: usize,
+}
+
 /// A queue pair, three pages, and the buffer of the parameters.
 struct Bench {
     drive: Drive,
@@ -30,10 +38,10 @@ impl Bench {
         Bench { drive, pair, pages: all }
     }
 
-    /// Runs stages in one command: each a program, its parameters, the pages that it reads and the one that it makes.
-    fn run(&mut self, stages: &[((&str, u16), Vec<u8>, &[usize], usize)]) -> Completion {
+    /// Runs stages in one command.
+    fn run(&mut self, stages: &[PageStage<'_>]) -> Completion {
         let mut at = PARAMETERS_AT;
-        for (number, ((name, version), parameters, inputs, output)) in stages.iter().enumerate() {
+        for (number, PageStage { program: (name, version), parameters, inputs, output }) in stages.iter().enumerate() {
             let program = self.drive.identity().program(name, *version).expect("it is built in");
             let inputs: Vec<LocalRange> = inputs.iter().map(|page| self.page_range(*page)).collect();
             let range = LocalRange { offset: self.pages[3].offset() + at as u64, length: parameters.len() as u32 };
@@ -66,13 +74,16 @@ impl Bench {
         let mut parameters = Vec::new();
         NodeSplitRequest { upper_id: 18, cut }.encode(&arguments, &mut parameters);
         let rest = parameters_of(NODE_SPLIT_REST, &arguments);
-        self.run(&[(NODE_SPLIT, parameters, &[0], 2), (NODE_SPLIT_REST, rest, &[0, 2], 1)])
+        self.run(&[
+            PageStage { program: NODE_SPLIT, parameters, inputs: &[0], output: 2 },
+            PageStage { program: NODE_SPLIT_REST, parameters: rest, inputs: &[0, 2], output: 1 },
+        ])
     }
 
     fn merge(&mut self, used_bytes_max: usize) -> Completion {
         let mut parameters = Vec::new();
         encode_merge(&NodeArguments { id: ANY_NODE, ..arguments(NodeFlags::NONE) }, used_bytes_max, &mut parameters);
-        self.run(&[(NODE_MERGE, parameters, &[0, 1], 2)])
+        self.run(&[PageStage { program: NODE_MERGE, parameters, inputs: &[0, 1], output: 2 }])
     }
 }
 
@@ -116,7 +127,8 @@ fn a_page_that_cannot_be_split_is_refused() {
     let rest = parameters_of(NODE_SPLIT_REST, &arguments(NodeFlags::NONE));
     let other = node(&[]);
     bench.pages[2].bytes_mut()[..NODE_BYTES].copy_from_slice(&other[..]);
-    assert_eq!(bench.run(&[(NODE_SPLIT_REST, rest, &[0, 2], 1)]).status, CORRUPT, "no half of it");
+    let rest = PageStage { program: NODE_SPLIT_REST, parameters: rest, inputs: &[0, 2], output: 1 };
+    assert_eq!(bench.run(&[rest]).status, CORRUPT, "no half of it");
 }
 
 #[test]
