@@ -88,7 +88,7 @@ impl Items {
         let mut found = Vec::new();
         let gathering = async {
             let installer = engine.take_installer().await;
-            let slices = slices.unwrap_or_else(|| slice::count(engine, &installer, &ITEM_SLICES));
+            let slices = slices.unwrap_or_else(|| slice::count(engine, &installer, keyspace, &ITEM_SLICES));
             let show = |record: &Record<'_>| {
                 found.push(SliceItem::of(record, &mut decompressor)?);
                 Ok(())

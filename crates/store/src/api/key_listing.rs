@@ -90,7 +90,8 @@ impl Store {
         let mut keys = Vec::new();
         let gathering = async {
             let installer = engine.take_installer().await;
-            let (number, slices) = at.unwrap_or_else(|| (0, slice::count(engine, &installer, &KEY_SLICES)));
+            let (number, slices) =
+                at.unwrap_or_else(|| (0, slice::count(engine, &installer, keyspace.id(), &KEY_SLICES)));
             let show = |record: &Record<'_>| {
                 let header = record.header;
                 keys.push(ListedKey {

@@ -5,12 +5,14 @@ use crate::hashed::catalog::{Bitmap, Catalog, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader, page_name};
 use crate::hashed::large::verify::verify;
+use crate::hashed::segment::keyspace_shares::KeyspaceShares;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tapetum_base::engine::check_report::{CheckPart, CheckPlace, CheckReport, CheckedValue, MADE_ANEW};
 use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::io::Io;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::key_table::Entry;
@@ -229,14 +231,20 @@ async fn key_table(engine: &Arc<HashedEngine>, io: &Io, segment: &Arc<Segment>) 
             }
             fences.begin_key_page(page.hash(0));
             page.entries().for_each(|entry| {
-                fences.add(entry.hash, entry.size_bytes);
+                fences.add(entry.hash, KeyspaceId(entry.keyspace()), entry.size_bytes);
             });
             entries.extend(page.entries());
         }
         Ok(())
     };
     reader.each(segment, look).await?;
-    if fences.data_pages() != segment.descriptor.data_pages || fences.build() != segment.local_index {
+    let data_pages = fences.data_pages();
+    let mut local_index = fences.build();
+    if !segment.local_index.shares.is_listed() {
+        // Segments that were written before there were lists of keyspaces have none.
+        local_index.shares = KeyspaceShares::default();
+    }
+    if data_pages != segment.descriptor.data_pages || local_index != segment.local_index {
         return Err(Error::Corrupt(format!("segment {number}: its fences are not those of its key table")));
     }
     Ok(entries)

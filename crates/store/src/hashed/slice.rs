@@ -7,7 +7,7 @@
 
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
-use crate::hashed::catalog::Catalog;
+use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
 use crate::hashed::segment::view::Segment;
 use std::collections::HashSet;
@@ -40,11 +40,26 @@ pub fn bounds(number: u64, slices: u64) -> RangeInclusive<HashKey> {
     HashKey(edge(number))..=HashKey(last)
 }
 
-/// How many slices of a size the store has now.
-pub fn count(engine: &HashedEngine, installer: &Installer, size: &SliceSize) -> u64 {
-    let segments = &installer.of::<Catalog>().segments;
-    let bytes: u64 = segments.values().map(|state| state.valid_bytes).sum();
-    let slice_bytes = (segments.len() as u64 * size.bytes_per_segment).clamp(size.bytes, size.bytes_max);
+/// The segments that may have items of a keyspace.
+fn segments_of<'a>(
+    engine: &'a HashedEngine,
+    installer: &'a Installer,
+    keyspace: KeyspaceId,
+) -> impl Iterator<Item = (Arc<Segment>, &'a SegmentState)> {
+    let (deleted_through, now_ms) = (engine.keyspaces.watermark(keyspace), engine.now_ms());
+    let states = installer.of::<Catalog>().segments.values();
+    let segments = states.filter_map(|state| Some((engine.segments.get(state.descriptor.number)?, state)));
+    segments.filter(move |(segment, _)| segment.may_show(keyspace, deleted_through, now_ms))
+}
+
+/// How many slices of a size a keyspace has now.
+pub fn count(engine: &HashedEngine, installer: &Installer, keyspace: KeyspaceId, size: &SliceSize) -> u64 {
+    let (mut segments, mut bytes) = (0, 0);
+    segments_of(engine, installer, keyspace).for_each(|(_, state)| {
+        segments += 1;
+        bytes += state.valid_bytes;
+    });
+    let slice_bytes = (segments * size.bytes_per_segment).clamp(size.bytes, size.bytes_max);
     let of_buffers = engine.buffers.entries().div_ceil(size.buffered_keys);
     bytes.div_ceil(slice_bytes).max(of_buffers).max(1)
 }
@@ -75,8 +90,7 @@ pub async fn gather(
     let mut gathering =
         Gathering { engine, keyspace, prefix, bounds, now_ms: engine.now_ms(), in_buffers: HashSet::new(), show };
     gathering.look_in_buffers()?;
-    for state in installer.of::<Catalog>().segments.values() {
-        let Some(segment) = engine.segments.get(state.descriptor.number) else { continue };
+    for (segment, state) in segments_of(engine, installer, keyspace) {
         let pages = pages_of(&segment, &gathering.bounds);
         if pages.is_empty() {
             continue;

@@ -33,6 +33,7 @@ use tapetum_kernels::scan::result::DeferredRecord;
 /// A keyspace as a moment has it.
 pub struct Snapshot {
     moment: Arc<HashedMoment>,
+    id: KeyspaceId,
     keyspace: Arc<KeyspaceAtMoment>,
 }
 
@@ -151,14 +152,20 @@ impl Snapshot {
     }
 
     /// A keyspace of a moment, which has nothing of a keyspace that it did not copy.
-    pub fn of(moment: &Arc<HashedMoment>, keyspace: KeyspaceId) -> Snapshot {
-        let keyspace = moment.keyspaces.get(&keyspace).cloned().unwrap_or_default();
-        Snapshot { moment: moment.clone(), keyspace }
+    pub fn of(moment: &Arc<HashedMoment>, id: KeyspaceId) -> Snapshot {
+        let keyspace = moment.keyspaces.get(&id).cloned().unwrap_or_default();
+        Snapshot { moment: moment.clone(), id, keyspace }
     }
 
     /// The number of segments.
     pub fn segments(&self) -> usize {
         self.moment.segments.len()
+    }
+
+    /// Whether the segment in a place may have an item of the keyspace. What was released is taken to have some: its reader learns that it is gone.
+    pub fn may_have(&self, place: usize) -> bool {
+        let may_have = |segment: Arc<Segment>| segment.may_show(self.id, self.deleted_through(), self.now_ms());
+        self.segment(place).is_none_or(may_have)
     }
 
     /// The validity of the records of the segment in a place.
@@ -258,7 +265,8 @@ impl MomentCopy {
         let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
         let mut places = HashMap::new();
         for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
-            if let Some(segment) = engine.segments.get(state.descriptor.number) {
+            let segment = engine.segments.get(state.descriptor.number);
+            if let Some(segment) = segment.filter(|segment| self.is_of_interest(segment)) {
                 places.insert(state.descriptor.number, segments.len());
                 let forgets_deaths = fail_point!(FreezeForgetDeaths);
                 segments.push(if forgets_deaths { state.valid.all_words() } else { state.valid.to_words() });
@@ -276,6 +284,19 @@ impl MomentCopy {
         let keyspaces = self.copies.into_iter().map(|(id, copy)| (id, of_keyspace(copy))).collect();
         let (stamp, now_ms, geometry) = (self.stamp, self.now_ms, engine.geometry);
         Arc::new(HashedMoment { segments, keyspaces, stamp, now_ms, geometry, pins })
+    }
+
+    /// Whether a segment may have an item of any of the keyspaces.
+    fn is_of_interest(&self, segment: &Segment) -> bool {
+        let shows = |id: KeyspaceId, copy: &KeyspaceCopy| segment.may_show(id, copy.deleted_through, self.now_ms);
+        let shares = &segment.local_index.shares;
+        match shares.is_listed() && shares.count() < self.copies.len() {
+            true => {
+                let ids = shares.iter().map(|share| share.keyspace);
+                ids.filter_map(|id| Some((id, self.copies.get(&id)?))).any(|(id, copy)| shows(id, copy))
+            }
+            false => self.copies.iter().any(|(id, copy)| shows(*id, copy)),
+        }
     }
 
     fn copy_shard(&mut self, engine: &HashedEngine, shard: &mut Shard) {

@@ -1,4 +1,5 @@
-//! The records of a snapshot, part by part: those of write buffers, then segment by segment, each read from its beginning to its end.
+//! The records of a snapshot, part by part: those of write buffers, then segment by segment, each read from its beginning to its end. Segments that
+//! have no item of the keyspace are not read.
 
 use super::HashedEngine;
 use super::catalog::Bitmap;
@@ -78,6 +79,10 @@ impl SnapshotWalk {
             },
         ));
         self.snapshot.check()?;
+        while self.place < self.snapshot.segments() && !self.snapshot.may_have(self.place) {
+            self.snapshot.release(self.place);
+            self.place += 1;
+        }
         if self.place == self.snapshot.segments() {
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or the rest of one that a stopped run left.
+//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or the rest of one that a stopped run left. Segments that have
+//! no item of the keyspace are in no list.
 
 use crate::hashed::segment::view::Segment;
 use crate::hashed::snapshot::Snapshot;
@@ -31,7 +32,10 @@ pub(super) struct SegmentLists {
 impl SegmentLists {
     pub fn new(snapshot: Snapshot) -> SegmentLists {
         let from = SegmentPlace { page: 0, entry_first: 0, entry_next: 0 };
-        let pending = (0..snapshot.segments()).map(|place| SegmentPiece { place, from }).collect();
+        let (read, passed): (Vec<usize>, Vec<usize>) =
+            (0..snapshot.segments()).partition(|place| snapshot.may_have(*place));
+        passed.into_iter().for_each(|place| snapshot.release(place));
+        let pending = read.into_iter().map(|place| SegmentPiece { place, from }).collect();
         SegmentLists { snapshot, pending, listed: BTreeMap::new(), id_next: 0 }
     }
 
@@ -148,3 +152,7 @@ impl ScanLayout for SegmentLists {
         Ok(Some((ValueHome::Extents(reference), ranges)))
     }
 }
+
+#[cfg(test)]
+#[path = "segment_lists_tests.rs"]
+mod tests;

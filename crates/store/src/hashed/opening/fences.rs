@@ -3,6 +3,7 @@
 use crate::hashed::catalog::Catalog;
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::segment::Descriptor;
+use crate::hashed::segment::keyspace_shares::KeyspaceShares;
 use crate::hashed::segment::local_index::LocalIndex;
 use crate::hashed::segment::view::Segment;
 use arc_swap::ArcSwapOption;
@@ -62,8 +63,11 @@ pub async fn open_segments(
 
 fn open_segment(superblock: &Superblock, descriptor: &Descriptor, fences: &[u8]) -> Result<Segment, Error> {
     let fits = |index: &LocalIndex| index.data.pages() == descriptor.data_pages;
-    let local_index = LocalIndex::parse(fences, descriptor.key_pages).filter(fits).ok_or_else(|| {
+    let mut local_index = LocalIndex::parse(fences, descriptor.key_pages).filter(fits).ok_or_else(|| {
         Error::Corrupt(format!("the fences of segment {} do not fit its description", descriptor.number))
     })?;
+    if local_index.shares.total_bytes() != descriptor.record_bytes {
+        local_index.shares = KeyspaceShares::default();
+    }
     Ok(Segment::new(descriptor.clone(), superblock.store_id, superblock.geometry, local_index))
 }

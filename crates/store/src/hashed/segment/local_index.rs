@@ -1,13 +1,15 @@
-//! The local index of a segment: its data fences and its key fences, in host memory and on flash.
+//! The local index of a segment: its data fences, its key fences and the shares of its keyspaces, in host memory and on flash.
 //!
 //! On flash it lies behind the key table, cut into checked pages (`kernels::fence_page`), so that opening a segment reads a
 //! few pages and not its key table:
 //! ```text
-//!  data fences (kernels::fences) · top 32 bits of the first hash key of each key-table page, u32 each
+//!  data fences (kernels::fences) · top 32 bits of the first hash key of each key-table page, u32 each · keyspace shares
 //! ```
 
+use super::keyspace_shares::{KeyspaceShares, ShareBuilder};
 use super::layout::StreamLayout;
 use std::ops::Range;
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::fences::{Fences, PageStarts};
@@ -19,12 +21,13 @@ pub struct LocalIndex {
     pub data: Fences,
     /// The top 32 bits of the first hash key of each key-table page.
     keys: Box<[u32]>,
+    pub shares: KeyspaceShares,
 }
 
 impl LocalIndex {
     /// The local index of a segment without pages.
     pub fn empty() -> LocalIndex {
-        LocalIndex { data: Fences::build(&[]), keys: Box::default() }
+        LocalIndex { data: Fences::build(&[]), keys: Box::default(), shares: KeyspaceShares::default() }
     }
 
     pub fn key_pages(&self) -> u32 {
@@ -33,7 +36,7 @@ impl LocalIndex {
 
     /// Host memory in bytes.
     pub fn bytes(&self) -> usize {
-        self.data.bytes() + self.keys.len() * 4
+        self.data.bytes() + self.keys.len() * 4 + self.shares.bytes()
     }
 
     /// The key-table pages that may hold hash keys from `low` to `high`, both included.
@@ -49,16 +52,17 @@ impl LocalIndex {
         let mut bytes = Vec::new();
         self.data.encode(&mut bytes);
         self.keys.iter().for_each(|fence| bytes.extend_from_slice(&fence.to_le_bytes()));
+        self.shares.encode(&mut bytes);
         bytes
     }
 
     /// Reads what `encode` wrote for a segment with so many key-table pages; zeros may follow.
     pub fn parse(bytes: &[u8], key_pages: u32) -> Option<LocalIndex> {
         let (data, rest) = Fences::parse(bytes)?;
-        let keys = rest.get(..key_pages as usize * 4)?;
+        let (keys, rest) = rest.split_at_checked(key_pages as usize * 4)?;
         let fence = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         let keys: Box<[u32]> = keys.chunks_exact(4).map(fence).collect();
-        keys.is_sorted().then_some(LocalIndex { data, keys })
+        keys.is_sorted().then(|| LocalIndex { data, keys, shares: KeyspaceShares::parse(rest) })
     }
 }
 
@@ -70,17 +74,26 @@ pub struct FenceBuilder {
     /// The first and last hash prefix of the records that start in each data page so far; `None` where none does.
     data: Vec<Option<PageStarts>>,
     keys: Vec<u32>,
+    shares: ShareBuilder,
     entries: u32,
 }
 
 impl FenceBuilder {
     pub fn new(geometry: &Geometry, page_size: PageSize) -> FenceBuilder {
         let layout = StreamLayout::new(geometry, page_size);
-        FenceBuilder { layout, page_size, data: Vec::new(), keys: Vec::new(), entries: 0 }
+        FenceBuilder {
+            layout,
+            page_size,
+            data: Vec::new(),
+            keys: Vec::new(),
+            shares: ShareBuilder::default(),
+            entries: 0,
+        }
     }
 
     /// Takes the next entry; returns its record's address in the stream.
-    pub fn add(&mut self, hash: HashKey, size_bytes: u32) -> u64 {
+    pub fn add(&mut self, hash: HashKey, keyspace: KeyspaceId, size_bytes: u32) -> u64 {
+        self.shares.add(keyspace, size_bytes);
         let address = self.layout.place(u64::from(size_bytes));
         let page = self.page_size.page_of(address) as usize;
         if self.data.len() <= page {
@@ -114,7 +127,7 @@ impl FenceBuilder {
     pub fn build(mut self) -> LocalIndex {
         let data_pages = self.data_pages();
         self.data.resize(data_pages as usize, None);
-        LocalIndex { data: Fences::build(&self.data), keys: self.keys.into() }
+        LocalIndex { data: Fences::build(&self.data), keys: self.keys.into(), shares: self.shares.build() }
     }
 }
 
@@ -131,10 +144,10 @@ mod tests {
             if entry % 200 == 0 {
                 builder.begin_key_page(hash(entry));
             }
-            builder.add(hash(entry), 60);
+            builder.add(hash(entry), KeyspaceId(3), 60);
         }
         let index = builder.build();
-        assert_eq!((index.key_pages(), index.bytes()), (5, index.data.bytes() + 5 * 4));
+        assert_eq!((index.key_pages(), index.bytes()), (5, index.data.bytes() + 5 * 4 + index.shares.bytes()));
         assert!(index.data.bytes() > 0);
         let between = |low, high| index.key_pages_between(hash(low), hash(high));
         assert_eq!([between(0, 0), between(199, 199), between(201, 201), between(999, 999)], [0..1, 0..1, 1..2, 4..5]);
@@ -151,7 +164,7 @@ mod tests {
             if entry % 200 == 0 {
                 builder.begin_key_page(hash);
             }
-            builder.add(hash, if entry % 100 == 0 { 9000 } else { 60 });
+            builder.add(hash, KeyspaceId((entry % 3) as u16), if entry % 100 == 0 { 9000 } else { 60 });
         }
         let index = builder.build();
         let mut bytes = index.encode();

@@ -4,6 +4,7 @@
 //! behind it. Both are in extents that the manifest lists in order. A GET needs only host memory ([`Segment`]) to find its record: the page fences
 //! and the places of extents. A reader holds the `Arc`: the extents are reused only after the last holder released it.
 
+pub mod keyspace_shares;
 pub mod lapsed;
 pub mod layout;
 pub mod local_index;

@@ -9,6 +9,7 @@ use crate::hashed::large::{LargeEntries, LargeExtents};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::flash_run::FlashRun;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::lock;
@@ -93,6 +94,14 @@ impl Segment {
     /// Whether a record is valid: it may be found dead where the index took another key's entry for it.
     pub fn is_valid(&self, entry: u32) -> bool {
         self.valid.get().is_some_and(|valid| entry < self.descriptor.entries && valid.get(entry))
+    }
+
+    /// Whether it may have an item of a keyspace: not if it has no record of it, or none that was written after everything was deleted, or if all
+    /// of its records have expired.
+    pub fn may_show(&self, keyspace: KeyspaceId, deleted_through: u64, now_ms: u64) -> bool {
+        let Descriptor { stamp_max, expiry_max, .. } = self.descriptor;
+        let may_have = self.local_index.shares.may_have(keyspace);
+        may_have && stamp_max > deleted_through && !expiry_max.has_passed(now_ms)
     }
 
     /// The catalog's map, once it is installed.
@@ -242,7 +251,7 @@ mod tests {
         let geometry = Geometry::new(4 << 20, 64 << 10, 2, 512).unwrap();
         let mut fences = FenceBuilder::new(&geometry, PageSize::Large);
         fences.begin_key_page(HashKey(0));
-        fences.add(HashKey(0), 10);
+        fences.add(HashKey(0), KeyspaceId::DEFAULT, 10);
         let local_index = fences.build();
         let index_bytes = local_index.bytes();
         let segment = Segment::new(Descriptor { record_bytes: 99, ..descriptor(1, 9) }, 1, geometry, local_index);
@@ -277,7 +286,7 @@ mod tests {
         fences.begin_key_page(HashKey(0));
         let mut entries = 0;
         while fences.data_pages() < 2 * per_extent {
-            fences.add(HashKey(entries << 90), 60);
+            fences.add(HashKey(entries << 90), KeyspaceId::DEFAULT, 60);
             entries += 1;
         }
         let data_pages = fences.data_pages();

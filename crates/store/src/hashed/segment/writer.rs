@@ -236,7 +236,7 @@ impl SegmentWriter {
             self.fences.begin_key_page(hash);
         }
         self.key_page.push(entry);
-        let address = self.fences.add(hash, record.len() as u32);
+        let address = self.fences.add(hash, KeyspaceId::of(header), record.len() as u32);
         while self.stream_end() < address {
             let gap = (address - self.stream_end()).min(self.page_room() as u64) as usize;
             self.data.page()[self.page_filled..self.page_filled + gap].fill(0);

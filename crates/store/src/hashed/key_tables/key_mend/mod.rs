@@ -7,10 +7,12 @@
 
 pub mod records;
 
+use crate::hashed::segment::keyspace_shares::KeyspaceShares;
 use crate::hashed::segment::local_index::FenceBuilder;
 use crate::hashed::segment::view::Segment;
 use records::Records;
 use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::keyspace::hasher::KeyHasher;
 use tapetum_base::media::io::Io;
 use tapetum_drive::HostView;
@@ -62,7 +64,7 @@ impl Entries<'_> {
             return Err(misfit(self.segment));
         }
         self.hash_last = Some(entry.hash);
-        Ok(self.fences.add(entry.hash, entry.size_bytes))
+        Ok(self.fences.add(entry.hash, KeyspaceId(entry.keyspace()), entry.size_bytes))
     }
 
     fn goes_on_with(&self, hash: HashKey) -> bool {
@@ -181,7 +183,13 @@ impl MendedTable<'_> {
     async fn mend_fences(&mut self, entries: Entries<'_>) -> Result<(), Error> {
         let descriptor = &self.segment.descriptor;
         let (count, data_pages) = (entries.fences.entries(), entries.fences.data_pages());
-        let fences = entries.fences.build().encode();
+        let mut index = entries.fences.build();
+        let mut fences = index.encode();
+        if fences.len().div_ceil(FENCE_PAYLOAD_BYTES) > descriptor.fence_pages as usize {
+            // A segment that was written before there were lists of keyspaces may have no page for one.
+            index.shares = KeyspaceShares::default();
+            fences = index.encode();
+        }
         let payloads = fences.chunks(FENCE_PAYLOAD_BYTES);
         let are = (count, data_pages, payloads.len());
         if are != (descriptor.entries, descriptor.data_pages, descriptor.fence_pages as usize) {
