@@ -17,6 +17,7 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("InstallEarly", "the manifest record goes out before the segment's last writes"),
     ("ReuseExtentEarly", "a collected segment's extents are free before the manifest record that drops it is durable"),
     ("TrimLogEarly", "a write buffer's zone is reused before the manifest record that trims it is durable"),
+    ("ForgetOutput", "the manifest record of a flush that wrote several segments leaves out the last one"),
     ("SplitFrame", "what an install says, and the log's trim, are two frames of the manifest, the trim first"),
     (
         "ManifestOldListGone",

@@ -380,6 +380,18 @@ impl ExtentReservation {
         ExtentReservation { extents: extents.clone(), owner, left: count }
     }
 
+    /// Reserves `count` extents more, if the owner may have so many.
+    pub fn reserve_more(&mut self, count: u32) -> bool {
+        let mut extents = lock(&self.extents);
+        let has_room = extents.room_of(self.owner) >= count;
+        if has_room {
+            extents.draw(self.owner, count);
+            extents.reserved += count;
+            self.left += count;
+        }
+        has_room
+    }
+
     /// Takes the next extent. If all were taken, one that nobody has reserved.
     pub fn take(&mut self) -> Option<u32> {
         let mut extents = lock(&self.extents);

@@ -18,7 +18,7 @@
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Catalog, Install};
 use crate::hashed::flush::{DeathsBySegment, deaths_of};
-use crate::hashed::install::{Moved, apply};
+use crate::hashed::install::{MovedKey, apply};
 use crate::hashed::key_tables::key_reader::{KeyReader, PAGES_PER_READ};
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::segment::view::Segment;
@@ -173,7 +173,8 @@ impl Purge {
             if self.looked_at.contains(&version) {
                 continue;
             }
-            if !self.targets.values().any(|watermark| self.reaches(*watermark, &segment)) {
+            let may_have = |keyspace: &KeyspaceId| segment.local_index.shares.may_have(*keyspace);
+            if !self.targets.iter().any(|(id, watermark)| may_have(id) && self.reaches(*watermark, &segment)) {
                 self.looked_at.insert(version);
                 continue;
             }
@@ -300,10 +301,10 @@ async fn install(
         engine.forget_in_tier(doomed.hash);
     }
     let bits = engine.geometry.partition_bits;
-    apply(engine, io, phase, installer, &frame, None, |partition| {
+    apply(engine, io, phase, installer, &frame, Vec::new(), |partition| {
         let start = doomed.partition_point(|doomed| doomed.hash.partition(bits) < partition);
         let own = doomed[start..].iter().take_while(|doomed| doomed.hash.partition(bits) == partition);
-        own.map(|doomed| (doomed.hash, Moved::Out)).collect()
+        own.map(|doomed| MovedKey::out(doomed.hash)).collect()
     })
     .await
 }

@@ -87,6 +87,22 @@ fn segments_without_items_of_a_keyspace_are_not_read() {
 }
 
 #[test]
+fn keyspaces_that_fill_buffers_together_are_read_apart() {
+    let (capacity, options) = options();
+    let (drive, store) = store_in_memory(capacity, &options);
+    let (many, some) = (store.create_keyspace("many").unwrap(), store.create_keyspace("some").unwrap());
+    for part in 0..1000 {
+        put_all(&many, part * 5..part * 5 + 5);
+        put_all(&some, part * 3..part * 3 + 3);
+    }
+    flush(&store);
+    for (keyspace, items) in [(&many, 5000), (&some, 3000)] {
+        let bytes = scanned_bytes(&drive, keyspace, items);
+        assert!(bytes <= items as u64 * 1020 * 6 / 5, "{bytes} bytes of {items} items");
+    }
+}
+
+#[test]
 fn segments_of_expired_or_deleted_items_are_not_read() {
     let (capacity, options) = options();
     let (env, clock) = Env::simulated(1);

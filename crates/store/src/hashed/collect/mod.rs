@@ -1,4 +1,4 @@
-//! The collector merges the segments with the fewest valid bytes by hash key into a new one; dead records stay behind.
+//! The collector merges the segments with the fewest valid bytes by hash key into new ones, by keyspace ([`placement`]); dead records stay behind.
 //!
 //! It copies while flushes install, so it rechecks at its own install: a record that died meanwhile is born dead. Its outputs hold only records that
 //! survived a collection, which keeps cold records apart from hot ones, and cover the whole hash range.
@@ -10,18 +10,15 @@ pub mod victim;
 use crate::hashed::HashedEngine;
 use crate::hashed::catalog::{Bitmap, Catalog, Install, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
-use crate::hashed::flush::{DeathsBySegment, Dying, deaths_of};
-use crate::hashed::install::{Moved, apply};
-use crate::hashed::key_tables::finish_segment;
+use crate::hashed::flush::{DeathsBySegment, deaths_of};
+use crate::hashed::install::{Moved, MovedKey, apply};
 use crate::hashed::key_tables::key_reader::{KeyPages, KeyReader};
 use crate::hashed::manifest_client::InstallFrame;
 use crate::hashed::manifest_room::{is_worth_collecting, large_bytes_max};
+use crate::hashed::placement::{self, OutputPlace, Outputs, RecordShare, RecordShares};
 use crate::hashed::room::LivePages;
-use crate::hashed::segment::layout::page_size;
-use crate::hashed::segment::segment_names::SegmentName;
 use crate::hashed::segment::unreadable::UnreadablePart;
 use crate::hashed::segment::view::Segment;
-use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use crate::hashed::write_count::WriteTally;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -81,12 +78,36 @@ impl Victim {
     }
 }
 
-/// The origin of a record of the output.
+/// The origin of a record of an output, and its place there.
 struct VictimRecord {
     hash: HashKey,
     victim: u32,
     entry: u32,
     size_bytes: u32,
+    place: OutputPlace,
+}
+
+/// Segments to merge.
+struct Chosen {
+    victims: Vec<Victim>,
+    /// Extents that merging them into one segment frees.
+    extents_freed: u64,
+}
+
+impl Chosen {
+    fn none() -> Chosen {
+        Chosen { victims: Vec::new(), extents_freed: 0 }
+    }
+
+    /// The shares of keyspaces in what is kept.
+    fn shares(&self) -> RecordShares {
+        let mut shares = RecordShares::new();
+        for Victim { segment, valid, live_bytes } in self.victims.iter().filter(|victim| victim.live_bytes > 0) {
+            let left = RecordShare { records: valid.ones().into(), bytes: *live_bytes };
+            placement::add_victim(&mut shares, segment, left);
+        }
+        shares
+    }
 }
 
 /// Whether extents, segment numbers or room in the manifest are scarce enough to collect, and there is room for an output beside
@@ -121,16 +142,20 @@ pub fn must_evict(engine: &HashedEngine) -> bool {
 /// Collects once; whether there was anything to gain.
 pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> Result<bool, Error> {
     let installer = engine.take_installer().await;
-    let victims = choose(&engine, installer.of::<Catalog>());
-    let name = engine.segments.names.take(installer.of::<Catalog>());
+    let chosen = choose(&engine, installer.of::<Catalog>());
+    let mut reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, engine.segment_extents());
+    let placement = placement::of_collection(&engine, &chosen.shares(), chosen.extents_freed, &mut reserved);
+    let names = placement.take_names(&engine, installer.of::<Catalog>());
     drop(installer);
+    let victims = chosen.victims;
     let done = if victims.is_empty() {
         Ok(false)
     } else {
         phase.set(Phase::Collect);
         let extents = victims.iter().map(|victim| u64::from(victim.segment.descriptor.extent_count())).sum();
         engine.pace.collection_began(extents);
-        let done = collect_as(&engine, &io, &phase, &victims, name).await;
+        let outputs = Outputs::new(&engine, &io, &placement, &names, reserved);
+        let done = collect_as(&engine, &io, &phase, &victims, outputs).await;
         engine.pace.collection_ended();
         engine.counters.collections.fetch_add(1, Ordering::Relaxed);
         match done {
@@ -139,7 +164,7 @@ pub async fn collect(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -
         }
     };
     phase.set(Phase::Idle);
-    engine.segments.names.release(name.number);
+    names.iter().for_each(|name| engine.segments.names.release(name.number));
     done
 }
 
@@ -174,7 +199,10 @@ pub async fn evict(engine: Arc<HashedEngine>, io: Io, phase: Arc<PhaseCell>) -> 
         // Nobody would make room for those who wait for it.
         None if none_is_readable => Err(Failure::Store(Error::Io("no segment can be read".into()))),
         None => Ok(false),
-        Some(victim) => install_output(&engine, &io, &phase, &mut installer, &[victim], &[], None).await.map(|()| true),
+        Some(victim) => {
+            let output = CollectOutput::default();
+            install_output(&engine, &io, &phase, &mut installer, &[victim], output).await.map(|()| true)
+        }
     };
     drop(installer);
     phase.set(Phase::Idle);
@@ -196,7 +224,7 @@ fn all_extents(engine: &HashedEngine, state: &SegmentState) -> u64 {
 
 /// Segments to merge: those with the least valid share, where there are few numbers left those with the fewest bytes, and where
 /// the manifest is short of room those with the most dead entries. None if that would gain nothing.
-fn choose(engine: &HashedEngine, catalog: &Catalog) -> Vec<Victim> {
+fn choose(engine: &HashedEngine, catalog: &Catalog) -> Chosen {
     let share = |part: u64, whole: u64| part * 1_000_000 / whole.max(1);
     let live_share = |state: &SegmentState| {
         let extents = all_extents(engine, state);
@@ -212,20 +240,20 @@ fn choose(engine: &HashedEngine, catalog: &Catalog) -> Vec<Victim> {
     };
     let least_freed = if is_flash_scarce(engine) { 1 } else { (first.extents / FREED_SHARE).max(1) };
     if first.extents_freed >= least_freed || (numbers_scarce && first.states.len() > 1) {
-        return first.victims(engine);
+        return first.chosen(engine);
     }
     let flushes = engine.manifest_room.flushes_now();
     if flushes >= MANIFEST_SCARCE {
-        return Vec::new();
+        return Chosen::none();
     }
     let dead = gather(engine, catalog, valid_share);
     let (dead_entries, entries) = dead.entries();
     // A flush that waits is worth any collection.
     if is_worth_collecting(dead_entries, entries) || (flushes == 0 && dead_entries > 0) {
-        return dead.victims(engine);
+        return dead.chosen(engine);
     }
     let small = gather(engine, catalog, |state| engine.live_bytes(state));
-    if small.states.len() > 1 { small.victims(engine) } else { Vec::new() }
+    if small.states.len() > 1 { small.chosen(engine) } else { Chosen::none() }
 }
 
 /// Segments that fill one output.
@@ -236,8 +264,9 @@ struct Gathered<'a> {
 }
 
 impl Gathered<'_> {
-    fn victims(self, engine: &HashedEngine) -> Vec<Victim> {
-        self.states.into_iter().filter_map(|state| Victim::new(engine, state)).collect()
+    fn chosen(self, engine: &HashedEngine) -> Chosen {
+        let victims = self.states.into_iter().filter_map(|state| Victim::new(engine, state)).collect();
+        Chosen { victims, extents_freed: self.extents_freed }
     }
 
     /// How many are dead, of how many.
@@ -285,31 +314,53 @@ async fn collect_as(
     io: &Io,
     phase: &PhaseCell,
     victims: &[Victim],
-    name: SegmentName,
+    mut outputs: Outputs<'_>,
 ) -> Result<(), Failure> {
-    let key_table_bytes_max = engine.key_tables_bytes_max();
-    let geometry = &engine.geometry;
-    let (records, record_bytes) = victims
-        .iter()
-        .fold((0, 0), |(records, bytes), victim| (records + u64::from(victim.valid.ones()), bytes + victim.live_bytes));
-    let page_size = page_size(geometry, records, record_bytes);
-    let reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, engine.segment_extents());
-    let store = SegmentStore { id: engine.store_id, routes: engine.hasher.routes() };
-    let mut writer = SegmentWriter::new(io, geometry, store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut written = WriteTally::default();
-    let sources = match merge(engine, io, victims, &mut writer, &mut written).await {
+    let sources = match merge(engine, io, victims, &mut outputs, &mut written).await {
         Ok(sources) => sources,
         Err(failure) => {
-            writer.give_up().await?;
+            outputs.give_up().await?;
             return Err(failure);
         }
     };
-    let segment = if sources.is_empty() { None } else { Some(finish_segment(engine, writer).await?) };
+    let numbers = outputs.numbers().all();
+    let output = CollectOutput { sources, numbers, segments: outputs.finish().await? };
     let mut installer = engine.take_installer().await;
-    let done = install_output(engine, io, phase, &mut installer, victims, &sources, segment).await;
+    let done = install_output(engine, io, phase, &mut installer, victims, output).await;
     drop(installer);
     engine.write_counts.note(&written);
     done
+}
+
+/// The segments that a collection wrote, and the origins of their records. An eviction has none.
+#[derive(Default)]
+struct CollectOutput {
+    /// In the order of their hash keys.
+    sources: Vec<VictimRecord>,
+    /// Segment numbers by output.
+    numbers: Vec<u32>,
+    segments: Vec<Arc<Segment>>,
+}
+
+impl CollectOutput {
+    /// The segment that has a record.
+    fn segment(&self, source: &VictimRecord) -> u32 {
+        self.numbers[usize::from(source.place.output)]
+    }
+
+    /// Whether each record is alive where it came from. Those that died since the choice are born dead.
+    fn alive(&self, catalog: &Catalog, victims: &[Victim], deaths: &mut DeathsBySegment) -> Vec<bool> {
+        let look = |source: &VictimRecord| {
+            let number = victims[source.victim as usize].segment.descriptor.number;
+            let alive = catalog.segments[&number].valid.get(source.entry);
+            if !alive && !fail_point!(SkipRecheck) {
+                deaths.entry(self.segment(source)).or_default().add(source.place.entry, source.size_bytes);
+            }
+            alive
+        };
+        self.sources.iter().map(look).collect()
+    }
 }
 
 /// Writes the victims' valid records in the order of their hash keys.
@@ -317,7 +368,7 @@ async fn merge(
     engine: &Arc<HashedEngine>,
     io: &Io,
     victims: &[Victim],
-    writer: &mut SegmentWriter,
+    outputs: &mut Outputs<'_>,
     written: &mut WriteTally,
 ) -> Result<Vec<VictimRecord>, Failure> {
     let mut cursors = Vec::with_capacity(victims.len());
@@ -344,17 +395,18 @@ async fn merge(
         if engine.is_live(&header, now_ms) && !gone {
             let record = cursor.record();
             written.collected(&header, record);
-            writer.add(hash, &header, record).await?;
+            let place = outputs.add(hash, &header, record).await?;
             if let Some(extents) = large
                 && !fail_point!(DropLargeInCollection)
             {
-                writer.own_large(&header, extents);
+                outputs.own_large(place, &header, extents);
             }
             sources.push(VictimRecord {
                 hash,
                 victim: number as u32,
                 entry: cursor.entry(),
                 size_bytes: record.len() as u32,
+                place,
             });
             since_step_bytes += record.len();
         }
@@ -377,32 +429,16 @@ async fn install_output(
     phase: &PhaseCell,
     installer: &mut Installer,
     victims: &[Victim],
-    sources: &[VictimRecord],
-    segment: Option<Arc<Segment>>,
+    output: CollectOutput,
 ) -> Result<(), Failure> {
     if phase.get() != Phase::Evict {
         phase.set(Phase::Install);
     }
-    // Records that died since the choice are born dead in the output.
-    let (mut born_dead, catalog) = (Dying::default(), installer.of::<Catalog>());
-    let alive: Vec<bool> = sources
-        .iter()
-        .enumerate()
-        .map(|(place, source)| {
-            let number = victims[source.victim as usize].segment.descriptor.number;
-            let alive = catalog.segments[&number].valid.get(source.entry);
-            if !alive && !fail_point!(SkipRecheck) {
-                born_dead.add(place as u32, source.size_bytes);
-            }
-            alive
-        })
-        .collect();
     let mut deaths = DeathsBySegment::new();
-    if let (Some(segment), false) = (&segment, born_dead.is_none()) {
-        deaths.insert(segment.descriptor.number, born_dead);
-    }
+    let alive = output.alive(installer.of::<Catalog>(), victims, &mut deaths);
+    let sources = &output.sources;
     let install = Install {
-        added: segment.iter().map(|segment| segment.descriptor.clone()).collect(),
+        added: output.segments.iter().map(|segment| segment.descriptor.clone()).collect(),
         deaths: deaths_of(deaths),
         dropped: victims.iter().map(|victim| victim.segment.descriptor.number).collect(),
     };
@@ -411,7 +447,7 @@ async fn install_output(
     let left_behind = match left_behind(engine, io, installer, victims, sources, &alive).await {
         Ok(left_behind) => left_behind,
         Err(failure) => {
-            segment.into_iter().for_each(|segment| engine.segments.discard(segment));
+            output.segments.into_iter().for_each(|segment| engine.segments.discard(segment));
             return Err(failure);
         }
     };
@@ -424,16 +460,17 @@ async fn install_output(
         early.for_each(|extent| lock(&engine.extents).release(extent));
     }
     let bits = engine.geometry.partition_bits;
-    apply(engine, io, phase, installer, &frame, segment, |partition| {
+    apply(engine, io, phase, installer, &frame, output.segments.clone(), |partition| {
         engine.pace.collected(COLLECT_MERGE, partition as u64, engine.buffers.shards().len() as u64);
         let start = sources.partition_point(|source| source.hash.partition(bits) < partition);
         let own = sources[start..].iter().zip(&alive[start..]);
         let own = own.take_while(|(source, _)| source.hash.partition(bits) == partition);
-        let mut moved: Vec<_> =
-            own.filter(|(_, alive)| **alive).map(|(source, _)| (source.hash, Moved::Over)).collect();
+        let over =
+            |source: &VictimRecord| MovedKey { hash: source.hash, moved: Moved::Over, segment: output.segment(source) };
+        let mut moved: Vec<_> = own.filter(|(_, alive)| **alive).map(|(source, _)| over(source)).collect();
         if let Some(left_behind) = left_behind.get(partition).filter(|left_behind| !left_behind.is_empty()) {
-            moved.extend(left_behind.iter().map(|(hash, _)| (*hash, Moved::Out)));
-            moved.sort_unstable_by_key(|(hash, _)| *hash);
+            moved.extend(left_behind.iter().map(|(hash, _)| MovedKey::out(*hash)));
+            moved.sort_unstable_by_key(|key| key.hash);
         }
         moved
     })

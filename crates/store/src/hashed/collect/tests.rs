@@ -7,7 +7,10 @@ use crate::hashed::catalog::{Catalog, Deaths};
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, SMALL_BYTES, small_options, store_at_rest, store_in_memory, store_of_equal_records, wait_for_flush,
 };
+use crate::hashed::key_tables::finish_segment;
 use crate::hashed::manifest_room::KeptRoom;
+use crate::hashed::placement::Placement;
+use crate::hashed::segment::segment_names::SegmentName;
 use crate::hashed::segment::writer::tests::fill;
 use crate::{StoreOptions, Sync, Write};
 use std::collections::BTreeMap;
@@ -97,7 +100,7 @@ fn dead_entries_are_collected_for_the_sake_of_the_manifest_where_it_is_short_of_
         for flushes in [0, 1, MANIFEST_SCARCE - 1, MANIFEST_SCARCE] {
             leave_room_in_the_manifest(engine, flushes);
             let gains = flushes < MANIFEST_SCARCE && (dead > few || flushes == 0 && dead > 0);
-            let victims = choose(engine, installer.of::<Catalog>());
+            let victims = choose(engine, installer.of::<Catalog>()).victims;
             let taken = victims.iter().any(|victim| victim.segment.descriptor.number == segment);
             assert_eq!(taken, gains, "{dead} dead, room for {flushes} flushes");
         }
@@ -218,11 +221,14 @@ fn what_has_expired_since_is_not_copied() {
     for (seconds, copied) in [(0, 100), (20, 75)] {
         clock.advance_us(seconds * 1_000_000);
         let merging = async {
-            let mut writer = fill(engine, &io, 0, 0).await;
-            let merged = merge(engine, &io, &victims, &mut writer, &mut WriteTally::default())
+            let placement = Placement::shared(engine, &RecordShares::new());
+            let names = [SegmentName { number: 0, version: 1 }];
+            let reserved = ExtentReservation::up_to(&engine.extents, ExtentOwner::Collection, 8);
+            let mut outputs = Outputs::new(engine, &io, &placement, &names, reserved);
+            let merged = merge(engine, &io, &victims, &mut outputs, &mut WriteTally::default())
                 .await
                 .map(|sources| sources.len());
-            writer.give_up().await.unwrap();
+            outputs.give_up().await.unwrap();
             merged
         };
         assert!(matches!(run(&io, merging, || false).unwrap(), Ok(count) if count == copied), "{copied}");

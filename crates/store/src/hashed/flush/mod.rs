@@ -1,4 +1,4 @@
-//! The flush: a sealed write buffer becomes a segment.
+//! The flush: a sealed write buffer becomes a segment, or several ([`placement`]).
 //!
 //! ```text
 //! check keys · write records  →  flush  →  others checkpointed  →  manifest record (segment, deaths)  →  index merge  →  DRAM tier  →  buffer released,
@@ -19,14 +19,11 @@ use crate::hashed::catalog::{Catalog, Deaths, Install};
 use crate::hashed::flush::checked_keys::{CheckedKey, CheckedKeys};
 use crate::hashed::flush::groups::GroupMerger;
 use crate::hashed::flush::key_check::{Checked, Relied, check_keys};
-use crate::hashed::install::{Moved, apply, forget_large};
+use crate::hashed::install::{Moved, MovedKey, apply, forget_large};
 use crate::hashed::item_count::by_keyspace::ItemTally;
-use crate::hashed::key_tables::finish_segment;
 use crate::hashed::manifest_client::InstallFrame;
-use crate::hashed::segment::layout::page_size;
-use crate::hashed::segment::segment_names::SegmentName;
+use crate::hashed::placement::{self, OutputNumbers, Outputs};
 use crate::hashed::segment::view::Segment;
-use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use crate::hashed::write_count::WriteTally;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -45,14 +42,11 @@ use tapetum_base::request::item::ItemHead;
 use tapetum_drive::fail_point;
 use tapetum_kernels::block_group::group_hash;
 use tapetum_kernels::codec::Decompressor;
-use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Kind, Record};
 
 /// Records to prefetch ahead of their turn: they lie in the order in which they came.
 const PREFETCH_AHEAD: usize = 8;
-/// Records of a buffer that are sampled for the size of its records.
-const PAGE_SIZE_SAMPLE_RECORDS: u64 = 256;
 
 /// Flushes `buffer`, which is sealed, into extents that were reserved for it.
 pub async fn flush(
@@ -60,7 +54,7 @@ pub async fn flush(
     io: Io,
     phase: Arc<PhaseCell>,
     buffer: u64,
-    reserved: ExtentReservation,
+    mut reserved: ExtentReservation,
 ) -> Result<(), Error> {
     phase.set(Phase::Flush);
     std::future::poll_fn(|_| match engine.log.poisoned() {
@@ -72,12 +66,14 @@ pub async fn flush(
     })
     .await?;
     engine.begin_trim(KeyspaceKind::Hashed);
+    let placement = placement::of_buffer(&engine, buffer, &mut reserved);
     let installer = engine.take_installer().await;
-    let name = engine.segments.names.take(installer.of::<Catalog>());
+    let names = placement.take_names(&engine, installer.of::<Catalog>());
     drop(installer);
     engine.pace.flush_began(engine.log.filled_bytes());
-    let done = flush_as(&engine, &io, &phase, buffer, reserved, name).await;
-    engine.segments.names.release(name.number);
+    let outputs = Outputs::new(&engine, &io, &placement, &names, reserved);
+    let done = flush_as(&engine, &io, &phase, buffer, outputs).await;
+    names.iter().for_each(|name| engine.segments.names.release(name.number));
     engine.pace.flush_ended();
     phase.set(Phase::Idle);
     done?;
@@ -116,37 +112,13 @@ pub fn is_of_deletions(engine: &HashedEngine, buffer: u64) -> bool {
     })
 }
 
-/// The size of data pages for a buffer's records, by those of its first shards: hash keys spread them evenly.
-fn page_size_for(engine: &HashedEngine, buffer: u64) -> PageSize {
-    let (mut batch, mut records, mut record_bytes) = (Vec::new(), 0, 0);
-    for shard in engine.buffers.shards() {
-        lock(shard).sorted(buffer, &mut batch);
-        // SAFETY: the table gave the place. Only the flush that we are part of releases the buffer, at its end.
-        let headers = batch.iter().map(|&(_, place)| unsafe { engine.log.record(buffer, place) }.header);
-        for header in headers.filter(|header| header.kind == Kind::Value) {
-            records += 1;
-            record_bytes += header.record_bytes() as u64;
-        }
-        if records >= PAGE_SIZE_SAMPLE_RECORDS {
-            break;
-        }
-    }
-    page_size(&engine.geometry, records, record_bytes)
-}
-
 async fn flush_as(
     engine: &Arc<HashedEngine>,
     io: &Io,
     phase: &PhaseCell,
     buffer: u64,
-    reserved: ExtentReservation,
-    name: SegmentName,
+    mut outputs: Outputs<'_>,
 ) -> Result<(), Error> {
-    let key_table_bytes_max = engine.key_tables_bytes_max();
-    let geometry = &engine.geometry;
-    let page_size = page_size_for(engine, buffer);
-    let store = SegmentStore { id: engine.store_id, routes: engine.hasher.routes() };
-    let mut writer = SegmentWriter::new(io, geometry, store, reserved, name, page_size, key_table_bytes_max).await?;
     let mut relied = Relied::default();
     let mut shards = Vec::with_capacity(engine.buffers.shards().len());
     let (mut batch, mut checked) = (Vec::new(), Vec::new());
@@ -182,27 +154,29 @@ async fn flush_as(
                 engine.log.prefetch_record(buffer, place_ahead);
             }
             at = unit.end;
-            keys.push(writing.write(&mut writer, shard, &batch[unit], checked, now_ms).await?);
+            keys.push(writing.write(&mut outputs, shard, &batch[unit], checked, now_ms).await?);
         }
         keys.shrink();
         shards.push(ShardKeys { generation, keys });
         engine.pace.flushed(FLUSH_WRITE, shards.len() as u64, engine.buffers.shards().len() as u64);
         io.step().await;
     }
-    let segment = if writer.record_bytes() > 0 { Some(finish_segment(engine, writer).await?) } else { None };
+    let numbers = outputs.numbers();
+    let segments = outputs.finish().await?;
     // The install trims the log.
     let trim = engine.leave_to_trim(KeyspaceKind::Hashed, buffer).await?;
     let mut installer = engine.take_installer().await;
     // Counted before the buffer is released: those that waited for its flush find it counted.
     engine.write_counts.note(&writing.written);
-    let done = install(engine, io, phase, buffer, &trim, &mut installer, FlushOutput { segment, relied, shards }).await;
+    let output = FlushOutput { segments, numbers, relied, shards };
+    let done = install(engine, io, phase, buffer, &trim, &mut installer, output).await;
     drop(installer);
     // Those that wait for this buffer to be in a segment could not see it before.
     engine.log.wake();
     done
 }
 
-/// Writes the units of a buffer to a segment, one after the other.
+/// Writes the units of a buffer to segments, one after the other.
 struct UnitWriter<'a> {
     engine: &'a Arc<HashedEngine>,
     io: &'a Io,
@@ -215,7 +189,7 @@ impl UnitWriter<'_> {
     /// Writes a key's record, or the group of these blocks, if it is to live.
     async fn write(
         &mut self,
-        writer: &mut SegmentWriter,
+        outputs: &mut Outputs<'_>,
         shard: &Mutex<Shard>,
         entries: &[(HashKey, u32)],
         checked: Checked,
@@ -232,7 +206,7 @@ impl UnitWriter<'_> {
             let merged = groups.merge(engine, io, buffer, entries, checked).await?;
             if let Some((header, record)) = merged {
                 written.flushed(&header, record);
-                writer.add(group_hash(hash), &header, record).await?;
+                outputs.add(group_hash(hash), &header, record).await?;
             }
             return Ok(CheckedKey { live: merged.is_some(), keyspace, checked });
         }
@@ -240,10 +214,14 @@ impl UnitWriter<'_> {
         if live {
             written.buffered(&header);
             written.flushed(&header, bytes);
-            writer.add(hash, &header, bytes).await?;
+            let written_at = outputs.add(hash, &header, bytes).await?;
             if header.codec == Codec::OutOfLine {
                 let extents = lock(shard).large(Place { buffer, place });
-                writer.own_large(&header, extents.expect("a buffer holds the extents that its records name"));
+                outputs.own_large(
+                    written_at,
+                    &header,
+                    extents.expect("a buffer holds the extents that its records name"),
+                );
             }
         }
         let lapsed = header.kind == Kind::Value && !live;
@@ -252,14 +230,15 @@ impl UnitWriter<'_> {
     }
 }
 
-/// The segment that a flush wrote, if any record lives, and the keys that it checked.
-struct FlushOutput {
-    segment: Option<Arc<Segment>>,
+/// The segments that a flush wrote, as far as records live, and the keys that it checked.
+struct FlushOutput<'a> {
+    segments: Vec<Arc<Segment>>,
+    numbers: OutputNumbers<'a>,
     relied: Relied,
     shards: Vec<ShardKeys>,
 }
 
-/// Makes the segment and the deaths it brings one change.
+/// Makes the segments and the deaths they bring one change.
 async fn install(
     engine: &Arc<HashedEngine>,
     io: &Io,
@@ -267,7 +246,7 @@ async fn install(
     buffer: u64,
     trim: &TrimLeave,
     installer: &mut Installer,
-    FlushOutput { segment, mut relied, mut shards }: FlushOutput,
+    FlushOutput { segments, numbers, mut relied, mut shards }: FlushOutput<'_>,
 ) -> Result<(), Error> {
     relied.compare(installer.of::<Catalog>());
     for (number, shard) in shards.iter_mut().enumerate() {
@@ -275,7 +254,7 @@ async fn install(
     }
     let (deaths, tally) = (deaths_by(&shards), tally_of(&shards));
     let marks = trim.edits(engine, &installer.marks);
-    let added = segment.iter().map(|segment| segment.descriptor.clone()).collect();
+    let added = segments.iter().map(|segment| segment.descriptor.clone()).collect();
     let install = Install { added, deaths: deaths_of(deaths), dropped: Vec::new() };
     let frame = InstallFrame { install, marks, tally };
     phase.set(Phase::Install);
@@ -283,12 +262,17 @@ async fn install(
         release(engine, buffer, trim);
     }
     let merge = if engine.tier.is_some() { FLUSH_MERGE_TIERED } else { FLUSH_MERGE };
-    apply(engine, io, phase, installer, &frame, segment, |partition| {
+    apply(engine, io, phase, installer, &frame, segments, |partition| {
         engine.pace.flushed(merge, partition as u64, engine.buffers.shards().len() as u64);
         let mut batch = Vec::new();
         lock(&engine.buffers.shards()[partition]).sorted(buffer, &mut batch);
         let units = groups::units_of(engine, buffer, batch);
-        units.iter().zip(shards[partition].keys.iter()).map(|((hash, _), key)| (*hash, moved(key))).collect()
+        let keys = units.iter().zip(shards[partition].keys.iter());
+        keys.map(|((hash, _), key)| {
+            let (moved, segment) = (moved(key), numbers.of(key.keyspace));
+            MovedKey { hash: *hash, moved, segment }
+        })
+        .collect()
     })
     .await?;
     if !fail_point!(TrimLogEarly) {
@@ -427,10 +411,6 @@ impl Dying {
         self.record_bytes += u64::from(size_bytes);
         self.entries.push(entry);
     }
-
-    pub fn is_none(&self) -> bool {
-        self.entries.is_empty()
-    }
 }
 
 pub type DeathsBySegment = BTreeMap<u32, Dying>;
@@ -457,6 +437,7 @@ mod tests {
     use tapetum_base::media::geometry::Geometry;
     use tapetum_base::media::io::run;
     use tapetum_drive::{Env, SplitMix64};
+    use tapetum_kernels::data_page::PageSize;
 
     #[test]
     fn pages_are_as_large_as_the_values_of_a_buffer_ask_for() {
@@ -474,7 +455,9 @@ mod tests {
                 }
             }
             let buffer = engine.buffers.active();
-            page_size_for(engine, buffer)
+            let mut reserved = reserve(engine).unwrap();
+            let placement = placement::of_buffer(engine, buffer, &mut reserved);
+            placement.page_size(placement.output(KeyspaceId::DEFAULT))
         };
         assert_eq!([20, 600, 6 << 10].map(page_size_of), [PageSize::Large, PageSize::Small, PageSize::Large]);
     }

@@ -70,7 +70,23 @@ impl Moved {
     }
 }
 
-/// Makes an install durable, with the rest of its frame, and then visible. `segment` is the one that it adds; `moved` gives a partition's keys,
+/// A key that an install moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MovedKey {
+    pub hash: HashKey,
+    pub moved: Moved,
+    /// The number of the new segment, if one has it.
+    pub segment: u32,
+}
+
+impl MovedKey {
+    /// A key that is in no segment any more.
+    pub fn out(hash: HashKey) -> MovedKey {
+        MovedKey { hash, moved: Moved::Out, segment: 0 }
+    }
+}
+
+/// Makes an install durable, with the rest of its frame, and then visible. `segments` are those that it adds; `moved` gives a partition's keys,
 /// sorted.
 pub async fn apply(
     engine: &Arc<HashedEngine>,
@@ -78,8 +94,8 @@ pub async fn apply(
     phase: &PhaseCell,
     installer: &mut Installer,
     frame: &InstallFrame,
-    segment: Option<Arc<Segment>>,
-    moved: impl Fn(usize) -> Vec<(HashKey, Moved)>,
+    segments: Vec<Arc<Segment>>,
+    moved: impl Fn(usize) -> Vec<MovedKey>,
 ) -> Result<(), Error> {
     let evicts = phase.get() == Phase::Evict;
     if !(fail_point!(EvictUndurably) && phase.get() == Phase::Evict) {
@@ -91,9 +107,8 @@ pub async fn apply(
     installer.begin_change();
     frame.apply(installer)?;
     engine.item_count.by_keyspace.note(&frame.tally);
-    let number = segment.as_ref().map_or(0, |segment| segment.descriptor.number);
-    if let Some(segment) = segment {
-        segment.attach(&installer.of::<Catalog>().segments[&number].valid);
+    for segment in segments {
+        segment.attach(&installer.of::<Catalog>().segments[&segment.descriptor.number].valid);
         engine.segments.open(segment);
     }
     forget_large(engine, install);
@@ -102,7 +117,7 @@ pub async fn apply(
         if evicts {
             begin_eviction(engine, partition, &moved);
         }
-        let merged = merge_partition(engine, io, phase, installer, partition, number, moved).await;
+        let merged = merge_partition(engine, io, phase, installer, partition, moved).await;
         if evicts {
             lock(&engine.buffers.shards()[partition]).turn_eviction();
         }
@@ -115,14 +130,13 @@ pub async fn apply(
 }
 
 /// Begins an eviction: a read that finds a partition's keys on flash is no longer believed, and the DRAM tier gives up the evicted keys.
-fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[(HashKey, Moved)]) {
+fn begin_eviction(engine: &HashedEngine, partition: usize, moved: &[MovedKey]) {
     let mut shard = lock(&engine.buffers.shards()[partition]);
     shard.turn_eviction();
     if !fail_point!(TierOutlivesEviction) {
-        let out = moved.iter().filter(|(_, moved)| *moved == Moved::Out);
-        out.for_each(|(hash, _)| {
-            engine.forget_in_tier(*hash);
-        });
+        for key in moved.iter().filter(|key| key.moved == Moved::Out) {
+            engine.forget_in_tier(key.hash);
+        }
     }
 }
 
@@ -159,6 +173,11 @@ async fn make_durable(
         forgetful.install.deaths.remove(0);
         return installer.append(&forgetful.items()).await;
     }
+    if fail_point!(ForgetOutput) && frame.install.added.len() > 1 {
+        let mut forgetful = frame.clone();
+        forgetful.install.added.pop();
+        return installer.append(&forgetful.items()).await;
+    }
     if fail_point!(SplitFrame) {
         let trim = InstallFrame { install: Install::default(), ..frame.clone() };
         installer.append(&trim.items()).await?;
@@ -187,12 +206,11 @@ async fn merge_partition(
     phase: &PhaseCell,
     installer: &Installer,
     partition: usize,
-    payload: u32,
-    moved: Vec<(HashKey, Moved)>,
+    moved: Vec<MovedKey>,
 ) -> Result<(), Error> {
-    let inserts = moved.iter().filter(|(_, moved)| matches!(moved, Moved::In { .. })).count();
+    let inserts = moved.iter().filter(|key| matches!(key.moved, Moved::In { .. })).count();
     if engine.index.fits(partition, engine.index.partition_entries(partition) + inserts) {
-        let changes = moved.into_iter().filter_map(|(hash, moved)| moved.change(hash, payload));
+        let changes = moved.into_iter().filter_map(|key| key.moved.change(key.hash, key.segment));
         if engine.index.merge(partition, changes).is_ok() {
             return Ok(());
         }

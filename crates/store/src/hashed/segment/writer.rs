@@ -9,12 +9,12 @@ use super::view::Segment;
 use super::{Descriptor, LargeEntry};
 use crate::hashed::large::{LargeEntries, LargeExtents};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::extents::ExtentReservation;
 use tapetum_base::media::geometry::Geometry;
-use tapetum_base::media::io::Io;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::transfer::Transfer;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
@@ -28,6 +28,10 @@ use tapetum_kernels::record::Header;
 const STAGE_BYTES_MAX: u64 = 256 << 10;
 /// Writes on their way at once: behind many readers each takes a while.
 const DEPTH: usize = 4;
+
+fn stage_bytes(geometry: &Geometry) -> usize {
+    geometry.extent_bytes.min(STAGE_BYTES_MAX) as usize
+}
 
 /// Pages that fill extents one behind the other; some stages are on their way to flash while one is filled.
 struct PageStream {
@@ -49,7 +53,7 @@ impl PageStream {
             geometry: *geometry,
             page_bytes,
             extents: Vec::new(),
-            filling: io.allocate(geometry.extent_bytes.min(STAGE_BYTES_MAX) as usize).await?,
+            filling: io.allocate(stage_bytes(geometry)).await?,
             writing: VecDeque::new(),
             filled: 0,
             pages: 0,
@@ -67,9 +71,9 @@ impl PageStream {
     }
 
     /// Appends the page that was filled in.
-    async fn push(&mut self, reserved: &mut ExtentReservation) -> Result<(), Error> {
+    async fn push(&mut self, reserved: &Mutex<ExtentReservation>) -> Result<(), Error> {
         if self.pages.is_multiple_of(self.pages_per_extent()) {
-            self.extents.push(reserved.take().ok_or(Error::FullFlash)?);
+            self.extents.push(lock(reserved).take().ok_or(Error::FullFlash)?);
         }
         let at = self.filled as usize * self.page_bytes;
         self.io.fill(&mut self.filling, at..at + self.page_bytes);
@@ -126,7 +130,8 @@ pub struct SegmentWriter {
     geometry: Geometry,
     store_id: u64,
     routes: Routes,
-    reserved: ExtentReservation,
+    /// Segments that are written at once share it.
+    reserved: Arc<Mutex<ExtentReservation>>,
     salt: SegmentSalt,
     data: PageStream,
     keys: PageStream,
@@ -162,7 +167,7 @@ impl SegmentWriter {
         io: &Io,
         geometry: &Geometry,
         store: SegmentStore,
-        reserved: ExtentReservation,
+        reserved: Arc<Mutex<ExtentReservation>>,
         name: SegmentName,
         page_size: PageSize,
         key_table_bytes_max: u64,
@@ -219,8 +224,15 @@ impl SegmentWriter {
         self.page_size().address(self.data.pages) + self.page_filled as u64
     }
 
-    pub fn record_bytes(&self) -> u64 {
-        self.descriptor.record_bytes
+    /// The number of records so far.
+    pub fn entries(&self) -> u32 {
+        self.fences.entries()
+    }
+
+    /// Local memory that a writer takes at most.
+    pub fn local_bytes_max(geometry: &Geometry) -> usize {
+        const STREAMS: usize = 2;
+        STREAMS * (DEPTH + 1) * stage_bytes(geometry)
     }
 
     /// Appends a record, whose crc field is filled in on the way. Hash keys must ascend.
@@ -291,7 +303,7 @@ impl SegmentWriter {
         }
         let number = self.data.pages;
         self.page_trailer.encode(self.salt, number, self.data.page());
-        self.data.push(&mut self.reserved).await?;
+        self.data.push(&self.reserved).await?;
         self.page_filled = 0;
         self.page_trailer = Trailer { first: 0, starts: 0, entry_first: self.entries_begun };
         Ok(())
@@ -307,13 +319,13 @@ impl SegmentWriter {
             self.key_table = Vec::new();
             self.key_table_bytes_max = 0;
         }
-        self.keys.push(&mut self.reserved).await
+        self.keys.push(&self.reserved).await
     }
 
     async fn write_fences(&mut self, local_index: &LocalIndex) -> Result<(), Error> {
         for (number, payload) in local_index.encode().chunks(FENCE_PAYLOAD_BYTES).enumerate() {
             fence_page::encode(self.salt, number as u32, payload, self.keys.page());
-            self.keys.push(&mut self.reserved).await?;
+            self.keys.push(&self.reserved).await?;
         }
         self.descriptor.fence_pages = self.keys.pages - self.descriptor.key_pages;
         Ok(())
@@ -323,7 +335,7 @@ impl SegmentWriter {
     pub async fn give_up(mut self) -> Result<(), Error> {
         for stream in [&mut self.data, &mut self.keys] {
             stream.written().await?;
-            stream.extents.drain(..).for_each(|extent| self.reserved.give_back(extent));
+            stream.extents.drain(..).for_each(|extent| lock(&self.reserved).give_back(extent));
         }
         Ok(())
     }
@@ -366,7 +378,7 @@ pub mod tests {
     use crate::hashed::HashedEngine;
     use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
     use tapetum_base::media::extents::ExtentOwner;
-    use tapetum_base::media::io::{lock, run};
+    use tapetum_base::media::io::run;
     use tapetum_kernels::record::Record;
 
     /// Writes `records` records of 300 bytes and more, as they would be in a segment.
@@ -376,7 +388,7 @@ pub mod tests {
             io,
             &engine.geometry,
             SegmentStore { id: 1, routes: Routes::Keyspaces },
-            reserved,
+            Arc::new(Mutex::new(reserved)),
             SegmentName { number: 0, version: 1 },
             size,
             key_table_bytes_max,

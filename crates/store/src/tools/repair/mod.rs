@@ -40,7 +40,7 @@ use crate::hashed::segment::writer::{SegmentStore, SegmentWriter};
 use roots::{Roots, read_roots};
 use segments::{FoundSegment, key_of, look as look_at_segment};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tapetum_base::error::Error;
 use tapetum_base::maintenance::room::segment_extents;
 use tapetum_base::media::extents::{ExtentOwner, ExtentReservation};
@@ -227,6 +227,7 @@ impl Surgery<'_> {
         let reserved =
             ExtentReservation::up_to(&self.roots.space.allocator, ExtentOwner::Collection, segment_extents(geometry));
         let store = SegmentStore { id: superblock.store_id, routes: self.roots.hasher.routes() };
+        let reserved = Arc::new(Mutex::new(reserved));
         let mut writer = SegmentWriter::new(self.below, geometry, store, reserved, name, size, 0).await?;
         let none = LargeEntries::new();
         let large = self.roots.large.get(&number).unwrap_or(&none);
