@@ -24,6 +24,7 @@ pub mod locate;
 pub mod manifest_client;
 pub mod manifest_room;
 pub mod opening;
+pub mod own_pages;
 pub mod placement;
 pub mod purge;
 pub mod resize;

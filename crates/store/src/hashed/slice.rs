@@ -9,6 +9,7 @@ use crate::hashed::HashedEngine;
 use crate::hashed::buffer::Place;
 use crate::hashed::catalog::{Catalog, SegmentState};
 use crate::hashed::collect::victim::VictimCursor;
+use crate::hashed::own_pages;
 use crate::hashed::segment::view::Segment;
 use std::collections::HashSet;
 use std::ops::{Range, RangeInclusive};
@@ -91,19 +92,10 @@ pub async fn gather(
         Gathering { engine, keyspace, prefix, bounds, now_ms: engine.now_ms(), in_buffers: HashSet::new(), show };
     gathering.look_in_buffers()?;
     for (segment, state) in segments_of(engine, installer, keyspace) {
-        let pages = pages_of(&segment, &gathering.bounds);
-        if pages.is_empty() {
-            continue;
-        }
-        let (local, hasher) = (engine.drive.local(), engine.hasher.clone());
-        let mut cursor = VictimCursor::within(segment, pages, io, local, hasher).await?;
-        cursor.advance(&state.valid).await?;
-        while let Some(hash) = cursor.head().filter(|hash| hash <= gathering.bounds.end()) {
-            if hash >= *gathering.bounds.start() && !gathering.in_buffers.contains(&hash) {
-                let record = Record::parse(cursor.record()).map_err(|_| corrupt(cursor.page()))?;
-                gathering.take(&record)?;
-            }
-            cursor.advance(&state.valid).await?;
+        // A segment whose key table cannot be read is read whole.
+        let own = own_pages::between(engine, io, &segment, keyspace, &gathering.bounds).await.unwrap_or(None);
+        for pages in own.unwrap_or_else(|| vec![pages_of(&segment, &gathering.bounds)]) {
+            gathering.look_in_pages(io, &segment, state, pages).await?;
         }
     }
     Ok(())
@@ -131,6 +123,30 @@ impl<F: FnMut(&Record<'_>) -> Result<(), Error>> Gathering<'_, F> {
                 let record = unsafe { self.engine.log.record(buffer, place) };
                 self.take(&record)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Shows records that start in these pages of a segment.
+    async fn look_in_pages(
+        &mut self,
+        io: &Io,
+        segment: &Arc<Segment>,
+        state: &SegmentState,
+        pages: Range<u32>,
+    ) -> Result<(), Error> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let (local, hasher) = (self.engine.drive.local(), self.engine.hasher.clone());
+        let mut cursor = VictimCursor::within(segment.clone(), pages, io, local, hasher).await?;
+        cursor.advance(&state.valid).await?;
+        while let Some(hash) = cursor.head().filter(|hash| hash <= self.bounds.end()) {
+            if hash >= *self.bounds.start() && !self.in_buffers.contains(&hash) {
+                let record = Record::parse(cursor.record()).map_err(|_| corrupt(cursor.page()))?;
+                self.take(&record)?;
+            }
+            cursor.advance(&state.valid).await?;
         }
         Ok(())
     }

@@ -13,6 +13,8 @@ use super::HashedEngine;
 use super::buffer::{Place, Shard};
 use super::catalog::Catalog;
 use super::large::LargeExtents;
+use super::own_pages::{self, OwnPages};
+use super::segment::Descriptor;
 use super::segment::snapshot_pins::SnapshotPins;
 use super::segment::view::Segment;
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +37,8 @@ pub struct Snapshot {
     moment: Arc<HashedMoment>,
     id: KeyspaceId,
     keyspace: Arc<KeyspaceAtMoment>,
+    /// The pages to read of shared segments, by their places.
+    own: HashMap<usize, Vec<OwnPages>>,
 }
 
 /// See the [module](self).
@@ -154,7 +158,7 @@ impl Snapshot {
     /// A keyspace of a moment, which has nothing of a keyspace that it did not copy.
     pub fn of(moment: &Arc<HashedMoment>, id: KeyspaceId) -> Snapshot {
         let keyspace = moment.keyspaces.get(&id).cloned().unwrap_or_default();
-        Snapshot { moment: moment.clone(), id, keyspace }
+        Snapshot { moment: moment.clone(), id, keyspace, own: HashMap::new() }
     }
 
     /// The number of segments.
@@ -165,7 +169,31 @@ impl Snapshot {
     /// Whether the segment in a place may have an item of the keyspace. What was released is taken to have some: its reader learns that it is gone.
     pub fn may_have(&self, place: usize) -> bool {
         let may_have = |segment: Arc<Segment>| segment.may_show(self.id, self.deleted_through(), self.now_ms());
-        self.segment(place).is_none_or(may_have)
+        self.own.get(&place).is_none_or(|own| !own.is_empty()) && self.segment(place).is_none_or(may_have)
+    }
+
+    /// Looks in the key tables of shared segments for the pages with items of the keyspace. A segment whose key table cannot be read is read whole.
+    pub async fn located(mut self, engine: &HashedEngine, io: &Io) -> Snapshot {
+        for place in 0..self.segments() {
+            let Some(segment) = self.segment(place).filter(|_| self.may_have(place)) else { continue };
+            if let Ok(Some(own)) = own_pages::find(engine, io, &segment, self.id, self.valid(place)).await {
+                self.own.insert(place, own);
+            }
+        }
+        self
+    }
+
+    /// The pages to read of the segment in a place, in order.
+    pub fn pages(&self, place: usize) -> Vec<OwnPages> {
+        let whole = |segment: Arc<Segment>| {
+            let Descriptor { data_pages, entries, .. } = segment.descriptor;
+            vec![OwnPages { pages: 0..data_pages, starts_end: data_pages, entry_first: 0, entry_end: entries }]
+        };
+        match self.own.get(&place) {
+            Some(own) => own.clone(),
+            // The reader of what was released learns that it is gone.
+            None => self.segment(place).map_or_else(|| vec![OwnPages::none()], whole),
+        }
     }
 
     /// The validity of the records of the segment in a place.

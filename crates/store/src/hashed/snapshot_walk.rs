@@ -1,5 +1,5 @@
-//! The records of a snapshot, part by part: those of write buffers, then segment by segment, each read from its beginning to its end. Segments that
-//! have no item of the keyspace are not read.
+//! The records of a snapshot, part by part: those of write buffers, then segment by segment, each read from its beginning to its end, or those pages
+//! of it that have items of the keyspace.
 
 use super::HashedEngine;
 use super::catalog::Bitmap;
@@ -7,7 +7,8 @@ use super::collect::victim::VictimCursor;
 use super::large::verify::read_value;
 use super::segment::view::Segment;
 use super::snapshot::{BufferedRecords, Snapshot};
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::Error;
@@ -44,7 +45,8 @@ pub struct SnapshotWalk {
 struct SegmentWalk {
     valid: Bitmap,
     replaced: HashSet<Vec<u8>>,
-    page_next: u32,
+    /// The pages to read.
+    left: VecDeque<Range<u32>>,
 }
 
 impl SnapshotWalk {
@@ -88,12 +90,37 @@ impl SnapshotWalk {
         }
         let segment = self.snapshot.segment(self.place).ok_or(LayoutError::TooOld)?;
         let mut read = self.segment.take().unwrap_or_else(|| self.begun(&segment));
-        let pages_max = (PART_BYTES / segment.page_size().bytes()).max(1) as u32;
-        let pages_end = segment.descriptor.data_pages.min(read.page_next + pages_max);
-        let (pages, number) = (read.page_next..pages_end, segment.descriptor.number);
+        let mut pages_left = (PART_BYTES / segment.page_size().bytes()).max(1) as u32;
+        while pages_left > 0
+            && let Some(pages) = read.left.pop_front()
+        {
+            let end = pages.end.min(pages.start + pages_left);
+            pages_left -= end - pages.start;
+            if end < pages.end {
+                read.left.push_front(end..pages.end);
+            }
+            self.read_pages(&segment, pages.start..end, &read, into).await?;
+        }
+        if read.left.is_empty() {
+            self.snapshot.release(self.place);
+            self.place += 1;
+        } else {
+            self.segment = Some(read);
+        }
+        Ok(true)
+    }
+
+    /// Adds the records that start in these pages.
+    async fn read_pages(
+        &self,
+        segment: &Arc<Segment>,
+        pages: Range<u32>,
+        read: &SegmentWalk,
+        into: &mut Vec<WalkedRecord>,
+    ) -> Result<(), Error> {
+        let number = segment.descriptor.number;
         let (local, hasher) = (self.engine.drive.local(), self.engine.hasher.clone());
-        let is_last = pages_end == segment.descriptor.data_pages;
-        let mut cursor = VictimCursor::within(segment, pages, &self.io, local, hasher).await?;
+        let mut cursor = VictimCursor::within(segment.clone(), pages, &self.io, local, hasher).await?;
         cursor.advance(&read.valid).await?;
         while cursor.head().is_some() {
             let damaged =
@@ -105,14 +132,7 @@ impl SnapshotWalk {
             }
             cursor.advance(&read.valid).await?;
         }
-        if is_last {
-            self.snapshot.release(self.place);
-            self.place += 1;
-        } else {
-            read.page_next = pages_end;
-            self.segment = Some(read);
-        }
-        Ok(true)
+        Ok(())
     }
 
     /// The value of a record of this walk.
@@ -135,8 +155,14 @@ impl SnapshotWalk {
     }
 
     fn begun(&self, segment: &Segment) -> SegmentWalk {
-        let valid = Bitmap::of_words(self.snapshot.valid(self.place), segment.descriptor.entries);
-        SegmentWalk { valid, replaced: self.snapshot.replaced(self.place).iter().cloned().collect(), page_next: 0 }
+        let own = self.snapshot.pages(self.place);
+        let mut valid = self.snapshot.valid(self.place).to_vec();
+        clear_outside(&mut valid, own.iter().map(|own| own.entry_first..own.entry_end));
+        SegmentWalk {
+            valid: Bitmap::of_words(&valid, segment.descriptor.entries),
+            replaced: self.snapshot.replaced(self.place).iter().cloned().collect(),
+            left: own.into_iter().map(|own| own.pages.start..own.starts_end).collect(),
+        }
     }
 
     fn is_of_it(&self, record: &Record<'_>) -> bool {
@@ -146,5 +172,14 @@ impl SnapshotWalk {
             && header.stamp > self.snapshot.deleted_through()
             && !header.expiry.has_passed(self.snapshot.now_ms())
             && record.key.starts_with(&self.prefix)
+    }
+}
+
+/// Clears the bits that are in none of these ranges, which ascend.
+fn clear_outside(words: &mut [u64], ranges: impl Iterator<Item = Range<u32>>) {
+    let (mut next, end) = (0, words.len() as u32 * 64);
+    for Range { start, end } in ranges.chain([end..end]) {
+        (next..start).for_each(|bit| words[bit as usize / 64] &= !(1 << (bit % 64)));
+        next = end;
     }
 }

@@ -49,13 +49,21 @@ pub(super) fn moment_io(keyspace: &KeyspaceHandle) -> Result<Io, Error> {
 
 /// Takes the moment of a span of the keyspace's keys. All of it is held, but by a freeze of the caller's only as long as that lasts.
 pub(super) fn take_moment(keyspace: &KeyspaceHandle, span: KeySpan, io: Io) -> Task<Result<FrozenPart, Error>> {
+    let (of, hashed) = (keyspace.keyspace(), keyspace.store().hashed().clone());
     if let Some((frozen, entry)) = keyspace.frozen() {
         let part = frozen.part(entry);
-        return Box::pin(async move { Ok(part) });
+        return Box::pin(async move {
+            Ok(match part {
+                FrozenPart::Hashed(snapshot) => FrozenPart::Hashed(snapshot.located(&hashed, &io).await),
+                FrozenPart::Ordered(tree) => FrozenPart::Ordered(tree),
+            })
+        });
     }
-    let (of, hashed) = (keyspace.keyspace(), keyspace.store().hashed().clone());
     match of.kind() {
-        KeyspaceKind::Hashed => Box::pin(async move { Ok(FrozenPart::Hashed(Snapshot::take(hashed, io, of).await?)) }),
+        KeyspaceKind::Hashed => Box::pin(async move {
+            let snapshot = Snapshot::take(hashed.clone(), io.clone(), of).await?;
+            Ok(FrozenPart::Hashed(snapshot.located(&hashed, &io).await))
+        }),
         _ => {
             let (ordered, list) = (keyspace.store().ordered().clone(), keyspace.store().freezes_list().clone());
             Box::pin(async move {

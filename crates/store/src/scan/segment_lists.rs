@@ -1,6 +1,7 @@
-//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, or the rest of one that a stopped run left. Segments that have
-//! no item of the keyspace are in no list.
+//! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, those pages of shared ones that have items of the keyspace, or
+//! the rest that a stopped run left. Segments that have no item of the keyspace are in no list.
 
+use crate::hashed::own_pages::OwnPages;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,12 +14,22 @@ use tapetum_kernels::reference::Reference;
 use tapetum_kernels::scan::access::{PieceOfSegment, SegmentPlace, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, StoppedRun};
 
-/// A segment, from some record on.
+/// Neighbouring records of a segment.
 #[derive(Clone, Copy, Debug)]
 struct SegmentPiece {
-    /// Its place in the snapshot.
+    /// The segment's place in the snapshot.
     place: usize,
     from: SegmentPlace,
+    /// The pages that have them, and their numbers, end here.
+    pages_end: u32,
+    entries_end: u32,
+}
+
+impl SegmentPiece {
+    fn of(place: usize, OwnPages { pages, entry_first, entry_end, .. }: OwnPages) -> SegmentPiece {
+        let from = SegmentPlace { page: pages.start, entry_first, entry_next: entry_first };
+        SegmentPiece { place, from, pages_end: pages.end, entries_end: entry_end }
+    }
 }
 
 pub(super) struct SegmentLists {
@@ -31,29 +42,32 @@ pub(super) struct SegmentLists {
 
 impl SegmentLists {
     pub fn new(snapshot: Snapshot) -> SegmentLists {
-        let from = SegmentPlace { page: 0, entry_first: 0, entry_next: 0 };
         let (read, passed): (Vec<usize>, Vec<usize>) =
             (0..snapshot.segments()).partition(|place| snapshot.may_have(*place));
         passed.into_iter().for_each(|place| snapshot.release(place));
-        let pending = read.into_iter().map(|place| SegmentPiece { place, from }).collect();
+        let of_place = |place| snapshot.pages(place).into_iter().map(move |own| SegmentPiece::of(place, own));
+        let pending = read.into_iter().flat_map(of_place).collect();
         SegmentLists { snapshot, pending, listed: BTreeMap::new(), id_next: 0 }
     }
 
     /// A piece, with the part of the bitmap for its records.
-    fn encoded(&self, SegmentPiece { place, from }: SegmentPiece, segment: &Segment) -> PieceOfSegment {
+    fn encoded(&self, piece: SegmentPiece, segment: &Segment) -> PieceOfSegment {
+        let SegmentPiece { place, from, pages_end, entries_end } = piece;
         let entry_first = from.entry_first & !63;
-        let entry_count = segment.descriptor.entries.saturating_sub(entry_first);
+        let entry_count = entries_end.saturating_sub(entry_first);
         let mut valid = self.snapshot.valid(place)[entry_first as usize / 64..].to_vec();
-        // Clears the records that were shown.
-        for passed in from.entry_first & !63..from.entry_next {
-            valid[(passed - entry_first) as usize / 64] &= !(1 << (passed % 64));
+        valid.truncate(entry_count.div_ceil(64) as usize);
+        // Clears the records that were shown, and those that are no part of the piece.
+        let behind = entries_end..entries_end.next_multiple_of(64);
+        for other in (entry_first..from.entry_next).chain(behind) {
+            valid[(other - entry_first) as usize / 64] &= !(1 << (other % 64));
         }
         let alive: u32 = valid.iter().map(|word| word.count_ones()).sum();
         PieceOfSegment {
             salt: segment.salt,
             page_size: segment.page_size(),
             first_page: from.page,
-            pages_end: segment.descriptor.data_pages,
+            pages_end,
             entry_first,
             entry_count,
             valid: (alive < entry_count).then_some(valid),
@@ -63,14 +77,13 @@ impl SegmentLists {
     /// The rest of a piece behind the place where a run stopped.
     fn rest(&self, piece: SegmentPiece, place: &[u8]) -> Result<SegmentPiece, LayoutError> {
         let from = SegmentPlace::decode(place).ok_or(LayoutError::Place)?;
-        let words = self.snapshot.valid(piece.place).len() as u64;
-        let is_inside = from.page >= piece.from.page && u64::from(from.entry_next) <= 64 * words;
+        let is_inside = from.page >= piece.from.page && from.entry_next <= piece.entries_end;
         if is_inside { Ok(SegmentPiece { from, ..piece }) } else { Err(LayoutError::Place) }
     }
 }
 
-fn ranges(segment: &Segment, first_page: u32) -> Vec<SourceRange> {
-    let bytes = segment.descriptor.data_pages.saturating_sub(first_page) * segment.page_size().bytes() as u32;
+fn ranges(segment: &Segment, first_page: u32, pages_end: u32) -> Vec<SourceRange> {
+    let bytes = pages_end.saturating_sub(first_page) * segment.page_size().bytes() as u32;
     let range = |run: FlashRun| SourceRange { offset: run.flash, bytes: run.length.into() };
     segment.data_runs(first_page, bytes).map(range).collect()
 }
@@ -82,9 +95,10 @@ impl ScanLayout for SegmentLists {
         let (mut pieces, mut replaced_bytes, mut read_bytes) = (Vec::new(), 0, 0);
         while let Some(piece) = self.pending.front().copied() {
             let segment = self.snapshot.segment(piece.place).ok_or(LayoutError::TooOld)?;
-            let (before, ranges) = (list.pieces.len(), ranges(&segment, piece.from.page));
+            let (before, ranges) = (list.pieces.len(), ranges(&segment, piece.from.page, piece.pages_end));
             self.encoded(piece, &segment).encode(&mut list.pieces);
-            let replaced = self.snapshot.replaced(piece.place);
+            let is_listed = pieces.last().is_some_and(|(last, _): &(SegmentPiece, _)| last.place == piece.place);
+            let replaced = if is_listed { &[] } else { self.snapshot.replaced(piece.place) };
             replaced_bytes += replaced.iter().map(|key| 2 + key.len()).sum::<usize>();
             let has_room = list.ranges.len() + ranges.len() <= limits.ranges
                 && list.pieces.len() + replaced_bytes <= limits.attachment_bytes;

@@ -2,10 +2,11 @@
 
 use crate::hashed::collect::victim::tests::{store_at_rest, store_in_memory, wait_for_flush};
 use crate::scan::query_scan::{QueryReport, QuerySide};
-use crate::scan::tests::{Rows, count, options, query, rows, run};
+use crate::scan::tests::{Rows, count, into, options, query, rows, run};
 use crate::tools::check::check;
 use crate::{KeyspaceHandle, Request, Store};
 use tapetum_drive::{Drive, Env, Purpose, SplitMix64};
+use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::expiry::Expiry;
 
 /// Values of about a KiB that are not compressed, in the year 2001.
@@ -100,6 +101,31 @@ fn keyspaces_that_fill_buffers_together_are_read_apart() {
         let bytes = scanned_bytes(&drive, keyspace, items);
         assert!(bytes <= items as u64 * 1020 * 6 / 5, "{bytes} bytes of {items} items");
     }
+}
+
+#[test]
+fn of_shared_segments_a_page_an_item_is_read() {
+    let (capacity, options) = options();
+    let (drive, store) = store_in_memory(capacity, &options);
+    let (many, few) = (store.create_keyspace("many").unwrap(), store.create_keyspace("few").unwrap());
+    // A small keyspace of which each buffer has a few items.
+    for part in 0..40 {
+        put_all(&few, part * 5..part * 5 + 5);
+        put_all(&many, part * 200..part * 200 + 200);
+    }
+    flush(&store);
+    let page = PageSize::Small.bytes() as u64;
+    let bytes = scanned_bytes(&drive, &few, 200);
+    assert!(bytes <= 200 * 3 * page, "{bytes} bytes");
+    let (_, report) = report(&few);
+    assert!(report.flash_bytes <= 200 * 2 * page, "{report:?}");
+    let bytes = scanned_bytes(&drive, &many, 8000);
+    assert!(bytes <= 8000 * 1020 * 6 / 5, "{bytes} bytes");
+
+    // Rows come in parts, each of which goes on where the last one stopped.
+    let mut rows = Rows::new();
+    few.query_within(&query(0, crate::scan::tests::rows(None)), 2048, &mut into(&mut rows)).unwrap();
+    assert_eq!(rows.len(), 200);
 }
 
 #[test]

@@ -19,9 +19,9 @@ use crate::scan::wire::{ScanReader, WireError};
 ///  | u8     | u64      | u64     | u32        | u32        | end u32  | first  | count  | dead  | u64 ... |
 ///  +--------+----------+---------+------------+------------+----------+--------+--------+-------+---------+
 /// ```
-/// The records are those that start from `first page` up to `pages end`, where the segment's pages end. If some are
-/// dead, bit n of `valid` says whether record `entry first` + n of the segment is alive. All records that start in the
-/// pages have a number in that range.
+/// The records are those that start from `first page` on, up to number `entry first` + `entry count`: others may follow in
+/// the pages, which end where the last of these does, or behind. If some are dead, bit n of `valid` says whether record
+/// `entry first` + n of the segment is alive.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PieceOfSegment {
     pub salt: SegmentSalt,
@@ -98,6 +98,10 @@ impl PieceOfSegment {
             }
         };
         Ok(PieceOfSegment { salt, page_size, first_page, pages_end, entry_first, entry_count, valid })
+    }
+
+    fn entries_end(&self) -> u32 {
+        self.entry_first.saturating_add(self.entry_count)
     }
 
     fn is_valid(&self, entry: u32) -> Option<bool> {
@@ -180,6 +184,11 @@ impl SegmentAccessor {
         AccessError { page: self.page.unwrap_or(self.piece.first_page) }
     }
 
+    /// Whether all records of the piece were passed.
+    fn has_passed_all(&self) -> bool {
+        self.page.is_some() && self.entry_next >= self.piece.entries_end()
+    }
+
     fn next_page(&mut self) -> Result<Walk, AccessError> {
         let page = self.page.map_or(self.piece.first_page, |page| page + 1);
         if page >= self.piece.pages_end {
@@ -216,6 +225,20 @@ impl SegmentAccessor {
             is_wanted = sink.entry(&record.entry);
         }
         Ok(self.passed(record_bytes, is_wanted))
+    }
+
+    /// Passes a record behind the piece, in the page of its last one: lengths must lead to all starts of that page too. Of the last start the place
+    /// alone counts, as the record may go on in a page that is not read.
+    fn next_behind(&mut self) -> Result<Walk, AccessError> {
+        let address = self.address_next;
+        if self.page != Some(self.piece.page_size.page_of(address)) {
+            return Err(self.corrupt());
+        }
+        let record_bytes = match self.starts_left {
+            1 => 0,
+            _ => self.run().header(address).map_err(|_| self.corrupt())?.header.record_bytes() as u64,
+        };
+        Ok(self.passed(record_bytes, true))
     }
 
     /// The next record, if it lies in one piece.
@@ -285,6 +308,9 @@ impl EntryAccessor for SegmentAccessor {
     }
 
     fn place(&self) -> Option<Vec<u8>> {
+        if self.has_passed_all() {
+            return None;
+        }
         let place = match self.page {
             Some(page) if self.starts_left > 0 => {
                 SegmentPlace { page, entry_first: self.page_entry, entry_next: self.entry_next }
@@ -300,7 +326,12 @@ impl EntryAccessor for SegmentAccessor {
     fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
         self.window.extend_from_slice(bytes);
         loop {
-            let walk = if self.starts_left == 0 { self.next_page()? } else { self.next_record(sink)? };
+            let walk = match self.starts_left {
+                0 if self.has_passed_all() => Walk::AtEnd,
+                0 => self.next_page()?,
+                _ if self.has_passed_all() => self.next_behind()?,
+                _ => self.next_record(sink)?,
+            };
             match walk {
                 Walk::Passed => {}
                 Walk::Enough => return Ok(false),
@@ -464,6 +495,42 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_ends_behind_its_last_record_wherever_its_pages_are_cut() {
+        for size in [PageSize::Small, PageSize::Large] {
+            let bytes = pages(size, &lengths());
+            let whole = piece(size, bytes.len() / size.bytes(), |_| true);
+            let trailer =
+                |page: u32| Trailer::parse(SALT, page, &bytes[page as usize * size.bytes()..][..size.bytes()]).unwrap();
+            let mut entry_first = 0;
+            for page in 0..whole.pages_end {
+                let Trailer { entry_first: first, starts, .. } = trailer(page);
+                assert_eq!(first, entry_first);
+                entry_first += u32::from(starts);
+                for last in first..first + u32::from(starts) {
+                    // The pages up to the one in which the last record ends.
+                    let lies_before = |end: &u32| trailer(*end).entry_first > last && trailer(*end).starts > 0;
+                    let ends = (page + 1..whole.pages_end)
+                        .find(lies_before)
+                        .map_or(whole.pages_end, |end| if trailer(end).first > 0 { end + 1 } else { end });
+                    let cut = PieceOfSegment {
+                        first_page: page,
+                        pages_end: ends,
+                        entry_first: first & !63,
+                        entry_count: last + 1 - (first & !63),
+                        valid: None,
+                        ..whole.clone()
+                    };
+                    let expected: Vec<_> = (first..=last).map(|entry| format!("key{entry}")).collect();
+                    let own = &bytes[page as usize * size.bytes()..ends as usize * size.bytes()];
+                    for part in [512, 4096, own.len()] {
+                        assert_eq!(walk(&cut, own, part).as_ref(), Ok(&expected), "pages {page}..{ends}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn damage_is_an_error_or_changes_nothing() {
         let size = PageSize::Small;
         let bytes = pages(size, &lengths());
@@ -476,8 +543,6 @@ mod tests {
                 assert_eq!(shown, truth, "byte {at}");
             }
         }
-        let short = PieceOfSegment { entry_count: 30, ..piece.clone() };
-        assert!(walk(&short, &bytes, 4096).is_err(), "records without a bit");
     }
 
     #[test]
