@@ -117,8 +117,7 @@ pub fn stages(bytes: &[u8]) {
     assert!(stage < stages.len().max(1), "{completion:?}");
 }
 
-/// Any bytes as consecutive commands, over memory that holds the same bytes: each accepted command ends once, and its lease is returned or
-/// freed.
+/// Any bytes as consecutive commands, over memory that holds the same bytes: each accepted command ends once, and its lease is returned.
 pub fn commands(bytes: &[u8]) {
     DRIVE.with(|drive| ARENA.with_borrow_mut(|arena| commands_of(drive, arena, bytes)));
 }
@@ -132,16 +131,14 @@ fn commands_of(drive: &Drive, arena: &mut HostArena, bytes: &[u8]) {
     let (mut lease, mut waiting) = (Lease::Buffer(buffer), Vec::new());
     for command in bytes.as_chunks::<{ Command::ENCODED_BYTES }>().0 {
         let Ok(command) = Command::decode(command) else { continue };
-        // A command that waits for an event may inherit the lease of the command that signals the event.
-        let lent = match (command.events.after, command.operation) {
-            (Some(_), _) => Lease::Inherited,
-            (_, Operation::Write { from: MemoryAddress { region: RegionId::HOST, .. }, .. }) => {
+        let lent = match command.operation {
+            Operation::Write { from: MemoryAddress { region: RegionId::HOST, .. }, .. } => {
                 Lease::Sealed(arena.lease(0..LOCAL_BYTES / 2))
             }
             _ => std::mem::take(&mut lease),
         };
         pair.submit(command, lent).expect("fewer commands than credits");
-        waiting.push((command.tag, command.events.is_quiet));
+        waiting.push(command.tag);
     }
     let mut returned = Vec::new();
     for _ in 0..POLLS_MAX {
@@ -149,11 +146,10 @@ fn commands_of(drive: &Drive, arena: &mut HostArena, bytes: &[u8]) {
     }
     assert_eq!(pair.in_flight(), 0, "commands that never end: {waiting:?}");
     for Returned { completion, .. } in &returned {
-        let may_be = |(tag, is_quiet): &(u64, bool)| *tag == completion.tag && !(*is_quiet && completion.is_success());
-        let found = waiting.iter().position(may_be);
+        let found = waiting.iter().position(|tag| *tag == completion.tag);
         waiting.swap_remove(found.unwrap_or_else(|| panic!("{completion:?} of no command")));
     }
-    assert!(waiting.iter().all(|(_, is_quiet)| *is_quiet), "commands without an end: {waiting:?}");
+    assert!(waiting.is_empty(), "commands without an end: {waiting:?}");
     drop((pair, returned, lease));
     assert_eq!(drive.local().bytes_used(), 0);
     arena.reset();

@@ -13,10 +13,10 @@
 //! 3. A result is written when its pipeline has ended. The command ends after its last pipeline.
 
 use super::Device;
+use super::controller::CommandEnd;
 use super::engine::run::{TaskStep, run_task};
 use super::engine::shared::{EngineClient, EngineGuard};
 use super::engine::{EngineCore, EngineOptions, EngineTask, JobEnd, JobRequest, TaskResult, is_move};
-use super::events::CommandEnd;
 use crate::protocol::{
     LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
 };
@@ -37,17 +37,6 @@ pub(super) struct CheckedPipeline {
     pub job: Result<JobRequest, PipelineFailure>,
     /// The number under which others may look for its result.
     pub keeps: Option<u64>,
-}
-
-impl ComputeRequest {
-    /// Marks one pipeline, or all, to end as soon as they start. Returns how many were not marked before.
-    pub fn cancel(&mut self, pipeline: Option<u16>) -> u64 {
-        let cancelled = PipelineFailure::new(PipelinePlace::Source, PipelineReason::Cancelled);
-        let first = pipeline.map_or(0, usize::from);
-        let count = if pipeline.is_some() { 1 } else { self.pipelines.len() };
-        let jobs = self.pipelines.iter_mut().map(|pipeline| &mut pipeline.job).skip(first).take(count);
-        jobs.filter(|job| job.is_ok()).map(|job| *job = Err(cancelled)).count() as u64
-    }
 }
 
 /// A `Compute` command that is running.

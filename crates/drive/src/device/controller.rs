@@ -1,17 +1,14 @@
 //! The controller: the device half of one queue pair.
 //!
 //! ```text
-//! submit ─► copied, checked ─┬─ refused ────────────────────────────────────────────────────────► done
-//!                            ├─ waits for an event ─► held (`events`) ─► released                  │
-//!                            └─► start ◄──────────────────────────────────┘ ▲                      │
-//!                                  ├─ moves bytes ─► flash queue ───────────┼──────────────────────► done
-//!                                  └─ stages ─► reads ─► all there ─► ready ─► programs, in order ──► done
-//!                                                 └─ one failed: when the last has ended ───────────► done
+//! submit ─► copied, checked ─┬─ refused ───────────────────────────────────────────────────────► done
+//!                            ├─ moves bytes ─► flash queue ────────────────────────────────────► done
+//!                            └─ stages ─► reads ─► all there ─► ready ─► programs, in order ───► done
+//!                                           └─ one failed: when the last has ended ────────────► done
 //! ```
 //! Commands to the flash queue carry tags of the controller's own (a place in `transfers`), so that it can time them and callers
 //! may use any tag twice. Places of transfers and pipelines are used again: in a steady state nothing is allocated.
 
-mod chains;
 mod checks;
 mod computing;
 mod sleeping;
@@ -20,15 +17,15 @@ mod transfers;
 use super::Device;
 use super::compute::ControllerCompute;
 use super::engine::shared::EngineClient;
-use super::events::{CommandEnd, CommandStart, EventTable, HeldCommand, HeldWork};
 use super::flash_share::FlashShare;
 use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::event::EventPair;
+use crate::fail_point;
 use crate::flash::FlashQueue;
 use crate::memory::HostRegion;
 use crate::protocol::{
-    Command, Completion, EventUse, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Status,
+    Command, Completion, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
 };
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -44,9 +41,26 @@ const RUNS_TIMED_EVERY: u64 = 16;
 pub(crate) struct EndedCommand {
     /// The host's slot of the command.
     pub slot: u32,
-    /// The command was quiet and succeeded: the host gets no completion.
-    pub is_silent: bool,
     pub completion: Completion,
+}
+
+/// How to report the end of a command that was taken.
+#[derive(Clone, Copy)]
+pub(super) struct CommandEnd {
+    pub tag: u64,
+    /// The host's slot of the command.
+    pub slot: u32,
+    pub purpose: Purpose,
+}
+
+impl CommandEnd {
+    fn of(command: &Command, slot: u32) -> CommandEnd {
+        CommandEnd { tag: command.tag, slot, purpose: command.purpose }
+    }
+
+    fn ended(self, completion: Completion) -> EndedCommand {
+        EndedCommand { slot: self.slot, completion }
+    }
 }
 
 /// The stage and the status that ended a pipeline early.
@@ -101,7 +115,6 @@ pub(crate) struct Controller {
     /// Submission time of the commands that the next `poll` or `wait` starts. One clock reading serves all of them.
     started_us: Option<u64>,
     runs: u64,
-    events: EventTable,
 }
 
 impl Controller {
@@ -141,7 +154,6 @@ impl Controller {
             flash_ended: 0,
             started_us: None,
             runs: 0,
-            events: EventTable::default(),
         })
     }
 
@@ -162,51 +174,45 @@ impl Controller {
     /// Takes a command, for which the host has a `slot`. An invalid command ends with a completion that says so.
     ///
     /// # Safety
-    /// The leased ranges are inside their region. From the start of this command until [`Controller::poll`] has given its end, or this is
+    /// The leased ranges are inside their region. Until [`Controller::poll`] has given its end, or this is
     /// dropped, nobody else reads, writes or frees what the command writes, and nobody writes or frees what it reads. Nobody writes or
-    /// frees its list of stages until this returns. (A command that waits for an event starts when the command that signals the event has
-    /// ended.)
+    /// frees its list of stages until this returns.
     pub unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges) {
         let end = CommandEnd::of(&command, slot);
-        let start = match command.events {
-            EventUse::NONE => CommandStart::Now,
-            events => match self.begin_events(end, events, command.operation.opcode()) {
-                Some(start) => start,
-                None => return,
-            },
-        };
-        let work = match command.operation {
+        match command.operation {
             Operation::Execute { program, parameters, input, output } => {
-                let execution = Execution::new(program, parameters, &[input], output);
-                return self.submit_execute(end, execution, leased, start);
+                self.submit_execute(end, Execution::new(program, parameters, &[input], output), leased);
             }
             // SAFETY: by our caller's word.
-            Operation::Pipeline { stages } => return unsafe { self.submit_pipeline(end, stages, leased, start) },
+            Operation::Pipeline { stages } => unsafe { self.submit_pipeline(end, stages, leased) },
             // SAFETY: by our caller's word.
-            Operation::Compute { pipelines } => return unsafe { self.submit_compute(end, pipelines, leased, start) },
-            Operation::Identify { into } => HeldWork::Identify { into },
-            Operation::Cancel { tag, pipeline } => HeldWork::Cancel { tag, pipeline },
-            operation => HeldWork::Flash(operation),
-        };
-        if let Err(status) = self.check_plain(&command.operation, leased) {
-            return self.refuse(end, work.opcode(), 0, status);
+            Operation::Compute { pipelines } => unsafe { self.submit_compute(end, pipelines, leased) },
+            operation => match self.check_plain(&operation, leased) {
+                // SAFETY: it was checked, and the ranges it names are leased.
+                Ok(()) => unsafe { self.start_plain(end, operation) },
+                Err(status) => self.refuse(end, operation.opcode(), 0, status),
+            },
         }
-        // SAFETY: the command was checked, and the ranges it names are leased.
-        unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
+    }
+
+    /// Starts a command without programs.
+    ///
+    /// # Safety
+    /// The command was checked. Until it has ended, what it writes nobody else touches, and what it reads nobody writes or frees.
+    unsafe fn start_plain(&mut self, end: CommandEnd, operation: Operation) {
+        let ended = match operation {
+            // SAFETY: by our caller's word.
+            Operation::Identify { into } => unsafe { self.identify(end, into) },
+            Operation::Cancel { tag, pipeline } => self.cancel(end, tag, pipeline),
+            // SAFETY: by our caller's word.
+            operation => return unsafe { self.submit_to_flash(TransferOwner::Command(end), operation) },
+        };
+        self.done.push(ended);
     }
 
     /// Starts submitted commands, runs pipelines that are ready, and appends the commands that have ended.
     pub fn poll(&mut self, ended: &mut Vec<EndedCommand>) {
         ended.append(&mut self.done);
-        self.turn(ended);
-        // Terminates: each round starts held commands, and no command is held meanwhile.
-        while self.events.has_released() {
-            self.start_released(ended);
-            self.turn(ended);
-        }
-    }
-
-    fn turn(&mut self, ended: &mut Vec<EndedCommand>) {
         self.started_us = None;
         let mut now_us = None;
         if self.in_flash > 0 {
@@ -235,9 +241,6 @@ impl Controller {
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         self.started_us = None;
-        if self.events.held() > 0 {
-            return self.wait_for_chain(timeout);
-        }
         if self.done.is_empty() && !self.is_ready() && (self.in_flash > 0 || self.is_computing()) {
             self.sleep(timeout);
         }
@@ -265,13 +268,12 @@ impl Controller {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(into).as_ptr(), bytes.len()) };
         }
         self.counters.completed(Opcode::Identify, Status::Success);
-        self.ended(end, Completion { result: [bytes.len() as u64, 0], ..Completion::success(end.tag) })
+        end.ended(Completion { result: [bytes.len() as u64, 0], ..Completion::success(end.tag) })
     }
 
     fn refuse(&mut self, end: CommandEnd, opcode: Opcode, stage: u16, status: Status) {
         self.counters.completed(opcode, status);
-        let ended = self.ended(end, Completion { stage, ..Completion::new(end.tag, status) });
-        self.done.push(ended);
+        self.done.push(end.ended(Completion { stage, ..Completion::new(end.tag, status) }));
     }
 
     fn started_us(&mut self) -> u64 {
@@ -282,53 +284,43 @@ impl Controller {
         let pipeline = &mut self.pipelines[place as usize];
         pipeline.reads_left -= 1;
         pipeline.failure = pipeline.failure.or(failure);
-        if pipeline.reads_left == 0 {
+        if pipeline.reads_left == 0 || (pipeline.failure.is_some() && fail_point!(LeaseInFlight)) {
             self.ready.push(place);
         }
     }
 
-    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, leased: &LeasedRanges, start: CommandStart) {
+    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, leased: &LeasedRanges) {
         if let Err(status) = self.check_execution(&execution, leased) {
             return self.refuse(end, Opcode::Execute, 0, status);
         }
         let place = self.place_pipeline(end, Opcode::Execute);
         self.pipelines[place as usize].executions.push(execution);
-        match start {
-            CommandStart::Now => self.ready.push(place),
-            start => self.hold_pipeline(place, &[], start),
-        }
+        self.ready.push(place);
     }
 
     /// # Safety
     /// As [`Controller::submit`].
-    unsafe fn submit_pipeline(
-        &mut self,
-        end: CommandEnd,
-        stages: LocalRange,
-        leased: &LeasedRanges,
-        start: CommandStart,
-    ) {
+    unsafe fn submit_pipeline(&mut self, end: CommandEnd, stages: LocalRange, leased: &LeasedRanges) {
         let place = self.place_pipeline(end, Opcode::Pipeline);
         let mut executions = std::mem::take(&mut self.pipelines[place as usize].executions);
         let mut reads = std::mem::take(&mut self.reads);
         // SAFETY: by our caller's word.
         let checked = unsafe { self.check_list(stages, leased, &mut reads, &mut executions) };
         self.pipelines[place as usize].executions = executions;
-        match (checked, start) {
-            (Err((stage, status)), _) => {
+        match checked {
+            Err((stage, status)) => {
                 self.free_pipeline(place);
                 self.refuse(end, Opcode::Pipeline, stage, status);
             }
             // SAFETY: the pipeline was checked, and the ranges it names are leased.
-            (Ok(()), CommandStart::Now) => unsafe { self.start_pipeline(place, &reads) },
-            (Ok(()), start) => self.hold_pipeline(place, &reads, start),
+            Ok(()) => unsafe { self.start_pipeline(place, &reads) },
         }
         reads.clear();
         self.reads = reads;
     }
 
     /// # Safety
-    /// As `start`.
+    /// As [`Controller::start_plain`].
     unsafe fn start_pipeline(&mut self, place: u32, reads: &[(u64, LocalRange)]) {
         if reads.is_empty() {
             return self.ready.push(place);
@@ -376,7 +368,7 @@ impl Controller {
                 self.counters.completed(opcode, completion.status);
                 self.counters.latency(opcode, now_us.saturating_sub(submitted_us));
             }
-            ended.push(self.ended(end, completion));
+            ended.push(end.ended(completion));
             self.free_pipeline(place);
         }
         self.ready = ready;

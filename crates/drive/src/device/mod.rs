@@ -19,7 +19,6 @@ pub mod arbiter;
 mod compute;
 mod controller;
 pub mod engine;
-mod events;
 mod flash_share;
 pub mod program;
 pub mod programs;

@@ -16,9 +16,9 @@ use super::overlay::OverlayFlash;
 use super::test_path::TestPath;
 use crate::env::Env;
 use crate::host::testing::{finish, run, run_with, submit};
-use crate::host::{CREDITS, Drive, Lease, QueuePair, Returned};
+use crate::host::{Drive, Lease, QueuePair, Returned};
 use crate::memory::{HostRegion, LocalBuffer, LocalMemory};
-use crate::protocol::{Command, Completion, EventId, MemoryAddress, Opcode, Operation, Status};
+use crate::protocol::{Command, Completion, MemoryAddress, Opcode, Operation, Status};
 
 const CAPACITY_BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
@@ -50,8 +50,6 @@ fn check((flash, _path): Backend) {
         many_in_flight_complete_once_each(&drive, &mut pair);
         ranges_are_checked(&drive, &mut pair);
         other_queue_pairs_see_the_bytes(&drive, &mut pair);
-        a_chain_has_one_completion(&drive, &mut pair);
-        a_broken_chain_names_its_first_failure(&drive, &mut pair);
         waiting_ends(&drive, &mut pair);
         sleeping_ends(&drive, &mut pair, |fd| readable(fd, PATIENCE_MS));
         let edges = pair.event_fd().map(Edges::of);
@@ -258,96 +256,6 @@ fn other_queue_pairs_see_the_bytes(drive: &Drive, pair: &mut QueuePair) {
     buffer.bytes_mut().fill(0);
     assert!(run(&mut other, read(0, &buffer), &mut buffer).is_success());
     assert!(buffer.bytes().iter().all(|&byte| byte == 0x3c));
-}
-
-/// Bytes on their way through flash and back, twice: each command waits for the one before it.
-fn chain(buffer: &LocalBuffer) -> [Operation; 4] {
-    let length = buffer.len() as u32 / 3;
-    let [from, between, to] = [0, 1, 2].map(|number| buffer.offset() + u64::from(number * length));
-    [
-        Operation::Write { flash: 0, from: MemoryAddress::local(from), length, fua: false },
-        Operation::Read { flash: 0, local: between, length },
-        Operation::Write { flash: 64 << 10, from: MemoryAddress::local(between), length, fua: false },
-        Operation::Read { flash: 64 << 10, local: to, length },
-    ]
-}
-
-fn event(number: u16) -> EventId {
-    EventId::new(number).unwrap()
-}
-
-/// Submits each to start after the one before it, and with its memory; all but the last are quiet.
-fn submit_chain(pair: &mut QueuePair, operations: &[Operation], mut lease: Lease) {
-    for (number, operation) in (1..).zip(operations) {
-        let mut command = Command::new(u64::from(number), *operation).signals(event(number));
-        if let Some(before) = EventId::new(number - 1) {
-            command = command.after(before);
-        }
-        if usize::from(number) < operations.len() {
-            command = command.quiet();
-        }
-        pair.submit(command, std::mem::replace(&mut lease, Lease::Inherited)).unwrap();
-    }
-}
-
-/// How many times the host has to act until nothing is in flight: each time it takes completions.
-fn turns(pair: &mut QueuePair, returned: &mut Vec<Returned>) -> usize {
-    let mut turns = 0;
-    while pair.in_flight() > 0 {
-        match pair.poll(returned) {
-            0 => pair.wait(None),
-            _ => turns += 1,
-        }
-    }
-    turns
-}
-
-fn a_chain_has_one_completion(drive: &Drive, pair: &mut QueuePair) {
-    let part = BLOCK as usize * 4;
-    let mut buffer = drive.local().allocate(3 * part).unwrap();
-    for round in 0..20 {
-        buffer.bytes_mut()[..part].fill(round);
-        buffer.bytes_mut()[part..].fill(!round);
-        let mut returned = Vec::new();
-        submit_chain(pair, &chain(&buffer), buffer.into());
-        assert_eq!((turns(pair, &mut returned), returned.len()), (1, 1));
-        let Some(Returned { completion, lease }) = returned.pop() else { unreachable!("there is one") };
-        assert_eq!(completion, Completion::success(4));
-        buffer = lease.into_buffer();
-        assert!(buffer.bytes().iter().all(|&byte| byte == round), "round {round}");
-    }
-    // Without events the host waits for each.
-    let mut alone = 0;
-    for operation in chain(&buffer) {
-        let mut returned = Vec::new();
-        submit(pair, 1, operation, buffer);
-        alone += turns(pair, &mut returned);
-        buffer = returned.pop().unwrap().lease.into_buffer();
-    }
-    assert_eq!(alone, 4);
-    // Quiet commands give their credits back.
-    for _ in 0..3 {
-        submit_chain(pair, &[Operation::Flush; 40], Lease::Nothing);
-        submit(pair, 0, Operation::Flush, Lease::Nothing);
-        turns(pair, &mut Vec::new());
-        assert_eq!(pair.credits(), CREDITS);
-    }
-}
-
-fn a_broken_chain_names_its_first_failure(drive: &Drive, pair: &mut QueuePair) {
-    let buffer = drive.local().allocate(BLOCK as usize * 3).unwrap();
-    let mut operations = chain(&buffer);
-    operations[1] = Operation::Read { flash: CAPACITY_BYTES, local: buffer.offset(), length: BLOCK };
-    submit_chain(pair, &operations, buffer.into());
-    let mut returned = Vec::new();
-    turns(pair, &mut returned);
-    returned.sort_by_key(|returned| returned.completion.tag);
-    let end = |Returned { completion: end, lease }: &Returned| {
-        (end.tag, end.status, end.result[0], matches!(lease, Lease::Buffer(_)))
-    };
-    let ends: Vec<_> = returned.iter().map(end).collect();
-    let expected = [(2, Status::InvalidField, 0, false), (3, Status::Aborted, 2, false), (4, Status::Aborted, 2, true)];
-    assert_eq!(ends, expected);
 }
 
 fn waiting_ends(drive: &Drive, pair: &mut QueuePair) {

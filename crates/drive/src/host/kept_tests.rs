@@ -1,11 +1,11 @@
-//! Kept results that pipelines of the same batch, or of a command that waits for an event, take as their sources.
+//! Kept results that pipelines of the same batch, or of a later command, take as their sources.
 
 use super::compute_bench::{ComputeBench, RANGES, SOURCE, bench, digest, failed, pipeline, written};
 use super::testing::{finish, run_with};
 use super::{Lease, Returned};
 use crate::device::engine::KEPT_RESULTS_MAX;
 use crate::protocol::{
-    Command, EventId, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
+    Command, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
     PipelineSink, PipelineSource, PipelineStage, ProgramId,
 };
 
@@ -116,39 +116,26 @@ pub(super) fn a_reader_is_told_why_its_maker_failed() {
     assert_eq!(later, [of_reader], "the result before it is gone, and the reason stays");
 }
 
-/// A command that keeps a result, and one that waits for it by an event and reads it.
-fn by_event(bench: &mut ComputeBench, maker: PipelineDescriptor) -> PipelineResult {
-    let mut first = bench.drive.local().allocate(PipelineDescriptor::ENCODED_BYTES).unwrap();
-    first.bytes_mut().copy_from_slice(&maker.encode());
-    let event = EventId::new(1).unwrap();
-    let compute = Operation::Compute { pipelines: first.range() };
-    bench.pair.submit(Command::new(1, compute).signals(event), first.into()).unwrap();
+/// Runs a command that keeps a result, and one that reads it.
+fn kept_and_read(bench: &mut ComputeBench, maker: PipelineDescriptor) -> PipelineResult {
     let sha = bench.stage("sha256");
-    let list = bench.put(&[pipeline(&[sha], take(1), bench.sink(0, 32))]);
-    let reads = Command::new(2, Operation::Compute { pipelines: list }).after(event);
-    bench.pair.submit(reads, bench.buffer.take().into()).unwrap();
-    for Returned { completion, lease } in finish(&mut bench.pair, 2) {
-        assert!(completion.is_success());
-        if completion.tag == 2 {
-            bench.buffer = lease.into_buffer();
-        }
-    }
-    bench.results(1)[0]
+    bench.run(&[maker]);
+    bench.run(&[pipeline(&[sha], take(1), bench.sink(0, 32))])[0]
 }
 
 #[test]
-pub(super) fn a_command_that_waits_for_an_event_reads_what_was_kept_before_it() {
+pub(super) fn a_later_command_reads_what_was_kept_before_it() {
     let mut bench = bench();
     let concat = bench.stage("concat");
     let kept = pipeline(&[concat], PipelineSource::Kept { id: 9, stays: true }, keep(1));
     let source = bench.flash(&[(0, 300)]);
     assert_eq!(bench.run(&[pipeline(&[concat], source, keep(9))]), [PipelineResult::Finished { bytes: 300 }]);
-    assert_eq!(by_event(&mut bench, kept), PipelineResult::Finished { bytes: 32 });
+    assert_eq!(kept_and_read(&mut bench, kept), PipelineResult::Finished { bytes: 32 });
     assert_eq!(bench.output(0, 32), digest(&[&written(0, 300)]));
     let inflate = bench.stage("zstd-decompress");
     let damaged = pipeline(&[inflate], PipelineSource::Kept { id: 9, stays: true }, keep(1));
     let failure = failed(PipelinePlace::Stage(0), PipelineReason::Program).with(2);
-    assert_eq!(by_event(&mut bench, damaged), PipelineResult::Failed(failure.of_reader()));
+    assert_eq!(kept_and_read(&mut bench, damaged), PipelineResult::Failed(failure.of_reader()));
 }
 
 #[test]

@@ -17,9 +17,6 @@ pub enum Lease {
     Part(BufferPart),
     /// Bytes of the host's region, for a `Write`. The host may write elsewhere in the arena meanwhile.
     Sealed(SealedRange),
-    /// The lease of the command that signals the event for which this one waits, unless another has taken it over. That command comes back
-    /// without it. The lease of a quiet command stays with its event until the event is signalled again.
-    Inherited,
 }
 
 impl Lease {
@@ -29,7 +26,7 @@ impl Lease {
         let whole = |buffer: &LocalBuffer| of(buffer, buffer.range());
         let none = LocalRange::EMPTY;
         let ranges = match self {
-            Lease::Nothing | Lease::Inherited => [none; LEASED_RANGES_MAX],
+            Lease::Nothing => [none; LEASED_RANGES_MAX],
             Lease::Buffer(buffer) => [whole(buffer), none, none, none],
             Lease::Buffers([first, second]) => [whole(first), whole(second), none, none],
             Lease::Pages(pages) => pages.each_ref().map(whole),

@@ -1,14 +1,12 @@
 //! Leases: a command can name nothing else, and gets its lease back.
 
 use super::testing::{drive_of, finish, run, run_with, submit};
-use super::{CREDITS, Drive, Lease, QueuePair, Returned};
+use super::{CREDITS, Drive, Lease, QueuePair};
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{BLOCK_BYTES, LocalBuffer, PartedBuffer};
 use crate::programs::built_in;
-use crate::protocol::{
-    Command, EventId, Execution, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Stage, Status,
-};
+use crate::protocol::{Command, Execution, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Stage, Status};
 use std::sync::Arc;
 
 fn drive_over(flash: Arc<dyn crate::Flash>) -> Drive {
@@ -174,31 +172,4 @@ fn a_queue_pair_that_is_dropped_frees_what_it_was_lent() {
         drop(pair);
         assert_eq!(drive.local().bytes_used(), 0);
     }
-}
-
-#[test]
-fn memory_goes_along_a_chain_to_one_heir_and_comes_back_when_nobody_uses_it() {
-    let flash = FaultyFlash::new(1 << 20, 1);
-    let drive = drive_over(Arc::new(flash));
-    let mut pair = drive.queue_pair(4).unwrap();
-    let event = EventId::new(1).unwrap();
-    let buffer = filled(&drive, 1);
-    let read = |flash| Operation::Read { flash, local: buffer.offset(), length: 512 };
-    let (first, refused, second) = (read(0), read(1 << 20), read(0));
-    pair.submit(Command::new(1, first).signals(event), buffer.into()).unwrap();
-    pair.submit(Command::new(2, refused).after(event), Lease::Inherited).unwrap();
-    pair.submit(Command::new(3, second).after(event), Lease::Inherited).unwrap();
-    let mut returned = Vec::new();
-    while pair.in_flight() > 0 {
-        pair.poll(&mut returned);
-        let has_ended = |tag| returned.iter().any(|returned| returned.completion.tag == tag);
-        assert!(has_ended(1) || !has_ended(2), "the drive still writes into what the second has");
-    }
-    returned.sort_by_key(|returned| returned.completion.tag);
-    let ends =
-        returned.iter().map(|Returned { completion, lease }| (completion.status, matches!(lease, Lease::Nothing)));
-    assert_eq!(
-        ends.collect::<Vec<_>>(),
-        [(Status::Success, true), (Status::InvalidField, false), (Status::OutsideLease, true)]
-    );
 }

@@ -6,8 +6,6 @@
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
-mod chain_tests;
-#[cfg(test)]
 pub mod compute_bench;
 #[cfg(test)]
 mod compute_tests;

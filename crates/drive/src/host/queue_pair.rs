@@ -1,8 +1,7 @@
 //! A queue pair: commands one way, completions the other, and a limit on how many are in flight.
 //!
 //! 1. Every command in flight holds one of the pair's [`CREDITS`]; polling its completion returns the credit. Without one,
-//!    [`QueuePair::submit`] returns [`QueueFull`] and has done nothing. A quiet command that succeeds has no completion: its credit comes
-//!    back with the poll that would have given one.
+//!    [`QueuePair::submit`] returns [`QueueFull`] and has done nothing.
 //! 2. The pair alone owns the [`Lease`] of every command in flight. The lease leaves with the completion, or is dropped after the
 //!    controller, whose drop waits for the drive.
 //! 3. It belongs to the process that made it. In a forked child it takes no commands, gives no completions, and waits for nothing.
@@ -146,12 +145,12 @@ impl QueuePair {
         if self.credits() == 0 || !self.is_here() {
             return Err(QueueFull { lease });
         }
-        let slot = self.leases.begin(lease, command.events);
+        let slot = self.leases.begin(lease);
         let leased = self.leases.lease(slot).ranges_in(&self.memory);
         self.counters.depth(self.in_flight() as u64);
         // SAFETY: these ranges are of buffers of this local memory that we own, and keep until the end of the command or of the controller,
-        // so nobody else can reach them. Other commands in flight that had them end before this one starts. Sealed ranges are not written
-        // by anybody while we hold the lease, and the drive only reads that region.
+        // so nobody else can reach them. Sealed ranges are not written by anybody while we hold the lease, and the drive only reads that
+        // region.
         unsafe { self.controller.submit(command, slot, &leased) };
         Ok(())
     }
@@ -178,11 +177,11 @@ impl QueuePair {
         if self.ended.is_empty() {
             return 0;
         }
-        let first = returned.len();
-        self.ended.iter().for_each(|ended| self.leases.end(ended, returned));
-        self.ended.clear();
+        let count = self.ended.len();
+        let leases = &mut *self.leases;
+        returned.extend(self.ended.drain(..).map(|ended| leases.end(ended)));
         self.counters.depth(self.in_flight() as u64);
-        returned.len() - first
+        count
     }
 
     /// Blocks until `poll` has something, the timeout ends, or nothing is in flight. May return early for no reason.

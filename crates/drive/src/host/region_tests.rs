@@ -4,7 +4,7 @@ use super::testing::{drive_of, finish, run, run_with, submit};
 use super::{Drive, Lease, QueuePair};
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{BLOCK_BYTES, HostArena, HostRegion};
-use crate::protocol::{Command, EventId, MemoryAddress, Operation, Purpose, RegionId, Status};
+use crate::protocol::{Command, MemoryAddress, Operation, Purpose, RegionId, Status};
 use std::sync::Arc;
 
 /// A drive, two arenas of ones and twos, the second half of each not sealed yet, and a queue pair that reads them.
@@ -77,20 +77,6 @@ pub(super) fn what_is_not_leased_of_a_region_is_refused() {
     let from_host = write(MemoryAddress::host(0), 512);
     assert_eq!(status(&mut without, from_host, Lease::Sealed(arena.lease(0..512))), Status::UnknownRegion);
     assert_eq!(status(&mut pair, from_host, Lease::Sealed(arena.lease(0..512))), Status::Success);
-}
-
-#[test]
-pub(super) fn a_sealed_range_goes_along_a_chain_and_is_free_when_nobody_reads_it() {
-    let (drive, [mut arena, _], mut pair) = bench();
-    let [first, second] = [0, 512].map(|from| write(MemoryAddress::host(from), 512));
-    let event = EventId::new(1).unwrap();
-    pair.submit(Command::new(1, first).signals(event).quiet(), Lease::Sealed(arena.lease(0..1024))).unwrap();
-    pair.submit(Command::new(2, second).after(event), Lease::Inherited).unwrap();
-    let returned = finish(&mut pair, 1).pop().unwrap();
-    assert!(returned.completion.is_success() && matches!(returned.lease, Lease::Sealed(_)));
-    assert_eq!(first_bytes(&drive, 1), [1]);
-    drop(returned);
-    arena.reset();
 }
 
 #[test]

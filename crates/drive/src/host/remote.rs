@@ -64,7 +64,7 @@ impl RemoteController {
         self.sleeper.disarm();
         self.send();
         self.take();
-        if !self.has_completion() && self.is_asked.get() {
+        if self.taken.is_empty() && self.is_asked.get() {
             self.sleeper.arm();
             self.take();
         }
@@ -115,11 +115,7 @@ impl RemoteController {
     }
 
     fn has_something(&self) -> bool {
-        self.in_flight == 0 || self.has_completion()
-    }
-
-    fn has_completion(&self) -> bool {
-        self.taken.iter().any(|ended| !ended.is_silent)
+        self.in_flight == 0 || !self.taken.is_empty()
     }
 }
 

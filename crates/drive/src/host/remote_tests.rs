@@ -23,8 +23,7 @@ once_more! {
     cancel_tests:
         all_pipelines_of_a_command_are_cancelled
         one_pipeline_is_cancelled_and_no_other
-        nothing_to_cancel_is_no_failure
-        pipelines_that_wait_for_an_event_are_cancelled_too;
+        nothing_to_cancel_is_no_failure;
     tests:
         a_program_reads_what_was_written
         what_cannot_be_run_is_refused
@@ -34,14 +33,6 @@ once_more! {
         a_list_that_is_none_is_refused_at_its_stage
         a_stage_that_fails_is_named_and_ends_its_pipeline
         a_drive_says_what_it_is_and_has;
-    chain_tests:
-        reads_programs_and_writes_make_one_chain
-        pipelines_and_identify_wait_too
-        many_wait_for_one_event
-        a_failure_aborts_what_waits_for_it_and_nothing_else
-        a_program_that_says_no_breaks_its_chain
-        quiet_commands_hold_credits_until_they_end
-        a_queue_pair_is_dropped_with_commands_that_wait;
     compute_tests:
         one_command_runs_many_pipelines_and_only_results_cross
         results_are_kept_and_written_to_flash
@@ -52,7 +43,7 @@ once_more! {
         a_batch_reads_what_it_keeps_itself
         readers_and_makers_share_few_sub_buffers
         a_reader_is_told_why_its_maker_failed
-        a_command_that_waits_for_an_event_reads_what_was_kept_before_it;
+        a_later_command_reads_what_was_kept_before_it;
     lease_tests:
         a_command_outside_its_lease_is_refused_and_touches_nothing
         a_stage_outside_the_lease_is_named
@@ -61,8 +52,7 @@ once_more! {
         each_command_has_its_own_lease_back_whatever_its_tag;
     region_tests:
         what_is_sealed_is_written_to_flash_while_its_arena_is_filled_on
-        what_is_not_leased_of_a_region_is_refused
-        a_sealed_range_goes_along_a_chain_and_is_free_when_nobody_reads_it;
+        what_is_not_leased_of_a_region_is_refused;
 }
 
 /// Writes and reads through a queue pair that lives no longer.

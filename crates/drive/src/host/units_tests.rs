@@ -34,13 +34,12 @@ once_more! {
     cancel_tests:
         all_pipelines_of_a_command_are_cancelled
         one_pipeline_is_cancelled_and_no_other
-        nothing_to_cancel_is_no_failure
-        pipelines_that_wait_for_an_event_are_cancelled_too;
+        nothing_to_cancel_is_no_failure;
     kept_tests:
         a_batch_reads_what_it_keeps_itself
         readers_and_makers_share_few_sub_buffers
         a_reader_is_told_why_its_maker_failed
-        a_command_that_waits_for_an_event_reads_what_was_kept_before_it;
+        a_later_command_reads_what_was_kept_before_it;
 }
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));

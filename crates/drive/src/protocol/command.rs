@@ -2,59 +2,14 @@
 
 use super::Purpose;
 use super::wire::{DecodeError, get, put, same_or_not_zero};
-use std::num::NonZeroU16;
 
 /// A request to a drive. `tag` is the caller's: the completion carries it back, and two commands in flight may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     pub tag: u64,
     pub operation: Operation,
-    pub events: EventUse,
     /// The purpose for which its bytes are counted.
     pub purpose: Purpose,
-}
-
-/// An event of one queue pair: 1 to [`EventId::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EventId(NonZeroU16);
-
-impl EventId {
-    /// The last event of a queue pair, and how many it has.
-    pub const MAX: u16 = 1024;
-
-    /// `None` for 0 alone. A drive refuses a number above [`EventId::MAX`].
-    pub const fn new(number: u16) -> Option<EventId> {
-        match NonZeroU16::new(number) {
-            Some(number) => Some(EventId(number)),
-            None => None,
-        }
-    }
-
-    pub const fn number(self) -> u16 {
-        self.0.get()
-    }
-
-    fn encode(event: Option<EventId>) -> [u8; 2] {
-        event.map_or(0, EventId::number).to_le_bytes()
-    }
-}
-
-/// How a command is chained to others of its queue pair.
-///
-/// An event is *pending* from the submission of the command that signals it until that command has ended, then *done* or *failed*
-/// until another command signals it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EventUse {
-    /// Start when this event is done. If it fails, the command ends with [`Status::Aborted`](super::Status::Aborted).
-    pub after: Option<EventId>,
-    /// The event that tells how this command ended.
-    pub signals: Option<EventId>,
-    /// A success gives no completion. It gives its credit back all the same.
-    pub is_quiet: bool,
-}
-
-impl EventUse {
-    pub const NONE: EventUse = EventUse { after: None, signals: None, is_quiet: false };
 }
 
 /// A region of memory that a drive can reach. A drive refuses a region that the queue pair does not have.
@@ -125,8 +80,7 @@ pub enum Operation {
     Compute { pipelines: LocalRange },
     /// Cancels pipelines of every `Compute` with this tag on the same queue pair: the one with this index in its list, or all. Each ends
     /// with [`PipelineReason::Cancelled`](super::PipelineReason::Cancelled), now or when its running task does; the `Compute` completes as
-    /// always. A `Compute` that waits for an event is cancelled too, and its pipelines end when it would have started. Always succeeds; the
-    /// result's first word is the number of pipelines cancelled.
+    /// always. Always succeeds; the result's first word is the number of pipelines cancelled.
     Cancel { tag: u64, pipeline: Option<u16> },
     /// Writes the drive's [`Identity`](super::Identity) to local memory. The result's first word is its length in bytes; if the range is
     /// shorter, nothing is written.
@@ -210,11 +164,11 @@ impl Operation {
 
 // A command, little endian:
 //
-//   0        8        9       10        12         16         20         24         32         40         48      50        52        53       54     64
-//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | after | signals | purpose | region | zero |
-//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u16   | u16     | u8      | u8     |      |
+//   0        8        9       10        12         16         20         24         32         40         48        49       50     64
+//   | tag u64 | opcode | flags | program | length 0 | length 1 | length 2 | offset 0 | offset 1 | offset 2 | purpose | region | zero |
+//   |         | u8     | u8    | u16     | u32      | u32      | u32      | u64      | u64      | u64      | u8      | u8     |      |
 //
-//   Every operation has: flags bit 1: quiet; after and signals: events, 0 for none; purpose: a number.
+//   Every operation has a purpose.
 //
 //   operation   length 0     length 1   length 2   offset 0     offset 1   offset 2
 //   Read        length       -          -          flash        local      -
@@ -225,26 +179,22 @@ impl Operation {
 //   Pipeline    stages       -          -          stages       -          -
 //   Identify    into         -          -          into         -          -
 //   Compute     pipelines    -          -          pipelines    -          -
-//   Cancel      -            -          -          tag          -          -          flags bit 2: one pipeline; program: its number
+//   Cancel      -            -          -          tag          -          -          flags bit 1: one pipeline; program: its number
 const TAG: usize = 0;
 const OPCODE: usize = 8;
 const FLAGS: usize = 9;
 const PROGRAM: usize = 10;
 const LENGTHS: [usize; 3] = [12, 16, 20];
 const OFFSETS: [usize; 3] = [24, 32, 40];
-const AFTER: usize = 48;
-const SIGNALS: usize = 50;
-const PURPOSE: usize = 52;
-const REGION: usize = 53;
-const COMMAND_END: usize = 54;
-const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == AFTER);
-const _: () =
-    assert!(AFTER + 2 == SIGNALS && SIGNALS + 2 == PURPOSE && PURPOSE + 1 == REGION && REGION + 1 == COMMAND_END);
+const PURPOSE: usize = 48;
+const REGION: usize = 49;
+const COMMAND_END: usize = 50;
+const _: () = assert!(LENGTHS[2] + 4 == OFFSETS[0] && OFFSETS[2] + 8 == PURPOSE);
+const _: () = assert!(PURPOSE + 1 == REGION && REGION + 1 == COMMAND_END);
 const _: () = assert!(COMMAND_END <= Command::ENCODED_BYTES);
 
 const FLAG_FUA: u8 = 1;
-const FLAG_QUIET: u8 = 2;
-const FLAG_ONE: u8 = 4;
+const FLAG_ONE: u8 = 2;
 
 /// The fields of a command, before the opcode gives them a meaning.
 #[derive(Default)]
@@ -260,35 +210,13 @@ impl Command {
     /// Bytes of an encoded command: a cache line.
     pub const ENCODED_BYTES: usize = 64;
 
-    /// A command that waits for nothing and signals no event.
     pub const fn new(tag: u64, operation: Operation) -> Command {
-        Command { tag, operation, events: EventUse::NONE, purpose: Purpose::Other }
+        Command { tag, operation, purpose: Purpose::Other }
     }
 
     #[must_use]
     pub const fn of(mut self, purpose: Purpose) -> Command {
         self.purpose = purpose;
-        self
-    }
-
-    /// Makes it start after this event is done.
-    #[must_use]
-    pub const fn after(mut self, event: EventId) -> Command {
-        self.events.after = Some(event);
-        self
-    }
-
-    /// Makes it signal this event when it ends.
-    #[must_use]
-    pub const fn signals(mut self, event: EventId) -> Command {
-        self.events.signals = Some(event);
-        self
-    }
-
-    /// Makes it give no completion if it succeeds.
-    #[must_use]
-    pub const fn quiet(mut self) -> Command {
-        self.events.is_quiet = true;
         self
     }
 
@@ -327,14 +255,12 @@ impl Command {
         let mut bytes = [0; Self::ENCODED_BYTES];
         put(&mut bytes, TAG, self.tag.to_le_bytes());
         bytes[OPCODE] = self.operation.opcode() as u8;
-        bytes[FLAGS] = fields.flags | if self.events.is_quiet { FLAG_QUIET } else { 0 };
+        bytes[FLAGS] = fields.flags;
         put(&mut bytes, PROGRAM, fields.program.to_le_bytes());
         for place in 0..3 {
             put(&mut bytes, LENGTHS[place], fields.lengths[place].to_le_bytes());
             put(&mut bytes, OFFSETS[place], fields.offsets[place].to_le_bytes());
         }
-        put(&mut bytes, AFTER, EventId::encode(self.events.after));
-        put(&mut bytes, SIGNALS, EventId::encode(self.events.signals));
         bytes[PURPOSE] = self.purpose as u8;
         bytes[REGION] = fields.region;
         bytes
@@ -372,11 +298,8 @@ impl Command {
             }
             unknown => return Err(DecodeError::UnknownOpcode(unknown)),
         };
-        let event = |at: usize| EventId::new(u16::from_le_bytes(get(bytes, at)));
-        let is_quiet = bytes[FLAGS] & FLAG_QUIET != 0;
-        let events = EventUse { after: event(AFTER), signals: event(SIGNALS), is_quiet };
         let purpose = Purpose::of_number(bytes[PURPOSE]).ok_or(DecodeError::UnknownPurpose(bytes[PURPOSE]))?;
-        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation, events, purpose };
+        let command = Command { tag: u64::from_le_bytes(get(bytes, TAG)), operation, purpose };
         same_or_not_zero(bytes, &command.encode())?;
         Ok(command)
     }
@@ -416,20 +339,12 @@ mod tests {
         ]
     }
 
-    fn events() -> impl Strategy<Value = EventUse> {
-        (any::<u16>(), any::<u16>(), any::<bool>()).prop_map(|(after, signals, is_quiet)| EventUse {
-            after: EventId::new(after),
-            signals: EventId::new(signals),
-            is_quiet,
-        })
-    }
-
     proptest! {
         #[test]
         fn a_command_survives_its_encoding(
-            tag: u64, operation in operation(), events in events(), purpose in 0..Purpose::COUNT,
+            tag: u64, operation in operation(), purpose in 0..Purpose::COUNT,
         ) {
-            let command = Command { tag, operation, events, purpose: Purpose::ALL[purpose] };
+            let command = Command { tag, operation, purpose: Purpose::ALL[purpose] };
             prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
         }
 
@@ -451,17 +366,15 @@ mod tests {
     fn the_layout_does_not_drift() {
         let operation =
             Operation::Write { flash: 0x1122, from: MemoryAddress::host(0x3344), length: 0x5566, fua: true };
-        let [after, signals] = [0x0201, 0x0403].map(|number| EventId::new(number).unwrap());
-        let command =
-            Command::new(0x0807_0605_0403_0201, operation).after(after).signals(signals).quiet().of(Purpose::Log);
+        let command = Command::new(0x0807_0605_0403_0201, operation).of(Purpose::Log);
         let mut expected = [0; 64];
         expected[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         expected[8] = 1;
-        expected[9] = 3;
+        expected[9] = 1;
         expected[12..14].copy_from_slice(&[0x66, 0x55]);
         expected[24..26].copy_from_slice(&[0x22, 0x11]);
         expected[32..34].copy_from_slice(&[0x44, 0x33]);
-        expected[48..54].copy_from_slice(&[1, 2, 3, 4, 3, 1]);
+        expected[48..50].copy_from_slice(&[3, 1]);
         assert_eq!(command.encode(), expected);
     }
 
@@ -475,7 +388,7 @@ mod tests {
         };
         assert_eq!(damaged(OPCODE, 0x7f), Err(DecodeError::UnknownOpcode(0x7f)));
         assert_eq!(damaged(FLAGS, 1), Err(DecodeError::NotZero { offset: FLAGS }));
-        assert_eq!(damaged(FLAGS, 4), Err(DecodeError::NotZero { offset: FLAGS }));
+        assert_eq!(damaged(FLAGS, 2), Err(DecodeError::NotZero { offset: FLAGS }));
         assert_eq!(damaged(24, 1), Err(DecodeError::NotZero { offset: 24 }));
         assert_eq!(damaged(PURPOSE, 200), Err(DecodeError::UnknownPurpose(200)));
         assert_eq!(damaged(REGION, 1), Err(DecodeError::NotZero { offset: REGION }));

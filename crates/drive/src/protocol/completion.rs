@@ -19,12 +19,6 @@ pub enum Status {
     UnknownRegion,
     /// A program filled its output and has more to give.
     More,
-    /// It was not started, because a command that it waited for, directly or through others, failed. The result's first word is the tag of
-    /// the first command that failed.
-    Aborted,
-    /// It waits for an event that no command signals, or signals one that is pending, or its queue pair has no such event. Nothing
-    /// was done.
-    InvalidEvent,
     /// A program's own status other than success; never zero.
     Program(u16),
 }
@@ -85,10 +79,8 @@ const STATUS_UNSUPPORTED: u16 = 2;
 const STATUS_INVALID_FIELD: u16 = 3;
 const STATUS_PROGRAM: u16 = 4;
 const STATUS_MORE: u16 = 5;
-const STATUS_ABORTED: u16 = 6;
-const STATUS_INVALID_EVENT: u16 = 7;
-const STATUS_OUTSIDE_LEASE: u16 = 8;
-const STATUS_UNKNOWN_REGION: u16 = 9;
+const STATUS_OUTSIDE_LEASE: u16 = 6;
+const STATUS_UNKNOWN_REGION: u16 = 7;
 
 impl Completion {
     pub const ENCODED_BYTES: usize = 48;
@@ -102,8 +94,6 @@ impl Completion {
             Status::OutsideLease => (STATUS_OUTSIDE_LEASE, 0),
             Status::UnknownRegion => (STATUS_UNKNOWN_REGION, 0),
             Status::More => (STATUS_MORE, 0),
-            Status::Aborted => (STATUS_ABORTED, 0),
-            Status::InvalidEvent => (STATUS_INVALID_EVENT, 0),
             Status::Program(status) => (STATUS_PROGRAM, status),
         };
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -128,8 +118,6 @@ impl Completion {
             STATUS_UNKNOWN_REGION => Status::UnknownRegion,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
             STATUS_MORE => Status::More,
-            STATUS_ABORTED => Status::Aborted,
-            STATUS_INVALID_EVENT => Status::InvalidEvent,
             STATUS_PROGRAM => Status::Program(program_status),
             unknown => return Err(DecodeError::UnknownStatus(unknown)),
         };
@@ -159,8 +147,6 @@ mod tests {
             Just(Status::OutsideLease),
             Just(Status::UnknownRegion),
             Just(Status::More),
-            Just(Status::Aborted),
-            Just(Status::InvalidEvent),
             (1..=u16::MAX).prop_map(Status::Program),
         ]
     }

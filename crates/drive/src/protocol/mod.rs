@@ -14,7 +14,7 @@ mod result;
 mod stage;
 mod wire;
 
-pub use command::{Command, EventId, EventUse, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, RegionId};
+pub use command::{Command, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, RegionId};
 pub use completion::{Completion, Status};
 pub use descriptor::{
     ATTACHMENT_BYTES_MAX, PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink,

@@ -10,7 +10,7 @@
 //! 2. A sub-buffer has one holder, which may be a unit whose pipeline has ended.
 //! 3. While a pipeline is in flight, some task runs or can start.
 //! 4. Reservations stay within the sub-buffers that exist. At the end nothing is held, reserved or in quarantine.
-//! 5. A lent buffer comes back once, when no command has it, with the bytes that its commands make ([`chains`]).
+//! 5. A lent buffer comes back once, when no command has it, with the bytes that its command makes ([`commands`]).
 //! 6. In a batch, a reader of a result kept by the batch ends like the result's maker. `Cancel` reports as many pipelines as end cancelled.
 //!    Whenever the power fails, the bytes of durable sinks that were reported are there ([`computes`]).
 //! 7. Applications that always have work get unit time by their weights, and each is served again and again.
@@ -18,7 +18,7 @@
 //! One seed decides one run. Nothing here depends on how the arbiter decides.
 
 mod asking;
-mod chains;
+mod commands;
 mod computes;
 mod pipelines;
 mod shares;
@@ -37,12 +37,12 @@ use world::{DeviceWorld, FaultRates, SUB_BUFFER_BYTES};
 
 /// The most runs within which a planted bug must show.
 pub const RUNS_PER_BUG_MAX: u64 = 200;
-/// One seed in so many measures shares without faults; others run chains of commands, or batches of pipelines.
+/// One seed in so many measures shares without faults; others run single commands, or batches of pipelines.
 const SHARES_EVERY: u64 = 8;
-const CHAINS_EVERY: u64 = 4;
+const COMMANDS_EVERY: u64 = 4;
 const COMPUTES_EVERY: u64 = 4;
-/// Steps of chains, which are short, for each step of pipelines.
-const CHAIN_STEPS: u64 = 8;
+/// Steps of commands, which are short, for each step of pipelines.
+const COMMAND_STEPS: u64 = 8;
 const COMPUTE_STEPS: u64 = 2;
 const APPLICATIONS: u64 = 3;
 
@@ -65,7 +65,7 @@ impl DeviceSetup {
 pub struct DeviceTally {
     pub runs: u64,
     pub accepted: u64,
-    /// Commands in chains.
+    /// Single commands of queue pairs.
     pub commands: u64,
     /// Refused pipelines and commands.
     pub refused: u64,
@@ -157,9 +157,9 @@ fn run_seed(setup: &DeviceSetup) -> Ended {
         seed if seed.is_multiple_of(SHARES_EVERY) => {
             with_bug(of_arbiter, || in_world(shares::world(setup), shares::run))
         }
-        seed if seed.is_multiple_of(CHAINS_EVERY) => with_bug(bug_among(&["LeaseInFlight"]), || {
-            let mut world = chains::ChainWorld::new(setup);
-            let done = world.run(setup.steps * CHAIN_STEPS);
+        seed if seed.is_multiple_of(COMMANDS_EVERY) => with_bug(bug_among(&["LeaseInFlight"]), || {
+            let mut world = commands::CommandWorld::new(setup);
+            let done = world.run(setup.steps * COMMAND_STEPS);
             (world.tally.clone(), world.trace_hash(), done)
         }),
         seed if seed % COMPUTES_EVERY == 1 => with_bug(bug_among(&["SinkNotDurable"]), || {

@@ -4,7 +4,7 @@ use tapetum_sim::device::{DeviceSetup, run, run_all};
 
 #[test]
 fn a_seed_decides_a_run() {
-    // Shares, chains, batches, and all that may happen.
+    // Shares, commands, batches, and all that may happen.
     for seed in [8, 12, 13, 14] {
         assert_eq!(run(&DeviceSetup::new(seed)), run(&DeviceSetup::new(seed)));
     }

@@ -393,7 +393,7 @@ impl<'a> GraphDrive<'a> {
                 is_cancelled = true;
                 let cancel = Command::new(1, Operation::Cancel { tag: 0, pipeline: None }).of(Purpose::Scan);
                 // The queue has a place for it.
-                let _ = self.pair.submit(cancel.quiet(), Lease::Nothing);
+                let _ = self.pair.submit(cancel, Lease::Nothing);
             }
             self.pair.wait(Some(PROGRESS_EVERY));
         }

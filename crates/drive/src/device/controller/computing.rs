@@ -1,9 +1,8 @@
 //! `Compute`: descriptors are copied and checked, and what comes of their pipelines ends the command.
 
-use super::{Controller, EndedCommand, TransferOwner};
+use super::{CommandEnd, Controller, EndedCommand, TransferOwner};
 use crate::device::compute::{CheckedPipeline, ComputeBatch, ComputeRequest, ControllerCompute};
 use crate::device::engine::{JobRequest, SinkRequest, SourceRequest, TaskResult};
-use crate::device::events::{CommandEnd, CommandStart, HeldCommand, HeldWork};
 use crate::device::ranges::copy_once;
 use crate::protocol::{
     ATTACHMENT_BYTES_MAX, Completion, LeasedRanges, LocalRange, Opcode, PIPELINES_MAX, PipelineDescriptor,
@@ -15,21 +14,11 @@ use std::sync::Arc;
 impl Controller {
     /// # Safety
     /// As [`Controller::submit`].
-    pub(super) unsafe fn submit_compute(
-        &mut self,
-        end: CommandEnd,
-        list: LocalRange,
-        leased: &LeasedRanges,
-        start: CommandStart,
-    ) {
+    pub(super) unsafe fn submit_compute(&mut self, end: CommandEnd, list: LocalRange, leased: &LeasedRanges) {
         // SAFETY: by our caller's word.
         match unsafe { self.check_descriptors(list, leased) } {
             Err((stage, status)) => self.refuse(end, Opcode::Compute, stage, status),
-            Ok(pipelines) => {
-                let work = HeldWork::Compute(Box::new(ComputeRequest { list, pipelines }));
-                // SAFETY: it was checked, and what it names is leased.
-                unsafe { self.start_or_hold(HeldCommand { end, work }, start) };
-            }
+            Ok(pipelines) => self.start_compute(end, ComputeRequest { list, pipelines }),
         }
     }
 
@@ -179,27 +168,29 @@ impl Controller {
         is_inside.then_some(()).ok_or(PipelineFailure::new(place, PipelineReason::OutsideFlash))
     }
 
-    pub(super) fn start_compute(&mut self, end: CommandEnd, request: ComputeRequest) -> Option<EndedCommand> {
+    fn start_compute(&mut self, end: CommandEnd, request: ComputeRequest) {
         let now_us = self.started_us();
         let mut compute = self.compute.take().unwrap_or_else(|| Box::new(ControllerCompute::alone()));
         let ended = compute.start(&self.device, end, request, now_us);
         self.compute = Some(compute);
-        ended.map(|batch| self.end_compute(&batch, now_us))
+        if let Some(batch) = ended {
+            let ended = self.end_compute(&batch, now_us);
+            self.done.push(ended);
+        }
     }
 
     fn end_compute(&mut self, batch: &ComputeBatch, now_us: u64) -> EndedCommand {
         self.counters.completed(Opcode::Compute, Status::Success);
         self.counters.latency(Opcode::Compute, now_us.saturating_sub(batch.submitted_us));
         let completion = Completion { result: [batch.failed, 0], ..Completion::success(batch.end.tag) };
-        self.ended(batch.end, completion)
+        batch.end.ended(completion)
     }
 
-    /// Cancels pipelines of the `Compute` commands with this tag, whether they have started or not.
+    /// Cancels pipelines of the `Compute` commands with this tag.
     pub(super) fn cancel(&mut self, end: CommandEnd, tag: u64, pipeline: Option<u16>) -> EndedCommand {
-        let held: u64 = self.events.computes(tag).map(|request| request.cancel(pipeline)).sum();
-        let started = self.compute.as_mut().map_or(0, |compute| compute.cancel(tag, pipeline));
+        let cancelled = self.compute.as_mut().map_or(0, |compute| compute.cancel(tag, pipeline));
         self.counters.completed(Opcode::Cancel, Status::Success);
-        self.ended(end, Completion { result: [held + started, 0], ..Completion::success(end.tag) })
+        end.ended(Completion { result: [cancelled, 0], ..Completion::success(end.tag) })
     }
 
     /// Flash commands and tasks that have ended: whether anything goes on.

@@ -1,7 +1,6 @@
 //! The transfers of a controller that the flash queue holds: the owner of each, and what its completion does.
 
-use super::{Controller, EndedCommand, StageFailure};
-use crate::device::events::CommandEnd;
+use super::{CommandEnd, Controller, EndedCommand, StageFailure};
 use crate::protocol::{Command, Completion, Opcode, Operation, Purpose, RegionId, Status};
 
 #[derive(Clone, Copy)]
@@ -81,7 +80,7 @@ impl Controller {
             }
             match transfer.owner {
                 TransferOwner::Command(end) => {
-                    ended.push(self.ended(end, Completion { tag: end.tag, ..completion }));
+                    ended.push(end.ended(Completion { tag: end.tag, ..completion }));
                 }
                 TransferOwner::Stage { pipeline, stage } => {
                     let Completion { status, errno, .. } = completion;

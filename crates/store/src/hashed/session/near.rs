@@ -44,6 +44,8 @@ use tapetum_kernels::reference::Reference;
 pub(super) const NEAR_MAX: usize = 32;
 /// Set in the tags of commands that run pipelines; the rest is the operation's number.
 pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
+/// `Cancel` commands, whose ends tell nothing. No operation has this number.
+const TAG_CANCEL: u64 = TAG_NEAR | (TAG_NEAR - 1);
 
 /// The application whose pipelines they are. The drive divides its compute units among applications by their weights. The default stands for all
 /// callers that name none; others are named when the store is opened, and found by `Store::application`.
@@ -209,7 +211,7 @@ impl HashedSession {
             if near.running.is_some() {
                 let cancel = Operation::Cancel { tag: TAG_NEAR | number as u64, pipeline: None };
                 // Without a place in the queue the pipeline goes on to its end.
-                let _ = core.queue.submit(Command::new(0, cancel).of(Purpose::Pipeline).quiet(), Lease::Nothing);
+                let _ = core.queue.submit(Command::new(TAG_CANCEL, cancel).of(Purpose::Pipeline), Lease::Nothing);
             }
         }
     }
@@ -372,6 +374,9 @@ impl HashedSession {
 
     /// The drive has run the programs over an operation's value.
     pub(super) fn computed(&mut self, (core, engine): HashedMeans<'_>, Returned { completion, lease }: Returned) {
+        if completion.tag == TAG_CANCEL {
+            return;
+        }
         let number = (completion.tag & !TAG_NEAR) as usize;
         self.near_in_flight -= 1;
         let mut op = self.ops.take(number);
