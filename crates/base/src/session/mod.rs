@@ -4,7 +4,6 @@ pub mod asks;
 pub mod batch;
 pub mod engine_session;
 pub mod joined_bytes;
-pub mod near;
 pub mod order;
 pub mod owned;
 pub mod reply_values;
