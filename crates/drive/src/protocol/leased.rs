@@ -33,7 +33,7 @@ mod tests {
         let range = |offset, length| LocalRange { offset, length };
         let leased = LeasedRanges {
             region: RegionId::LOCAL,
-            ranges: [range(4096, 512), range(4608, 512), LocalRange::EMPTY, LocalRange::EMPTY],
+            ranges: [range(4096, 512), range(4608, 512), range(9216, 0), range(9216, 0)],
         };
         let holds =
             |of: RegionId, LocalRange { offset, length }| leased.hold(MemoryAddress { region: of, offset }, length);
