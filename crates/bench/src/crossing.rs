@@ -26,7 +26,7 @@ const SCAN_ITEMS: u64 = 100;
 const KEPT_ONE_IN: u64 = 100;
 const FORMAT: &str = "key: name bytes; value: number u64le, rest bytes";
 
-/// How much is stored.
+/// The size of the load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub items: u64,
@@ -35,7 +35,7 @@ pub struct Load {
     pub memory_bytes: u64,
 }
 
-/// What crossed for one operation, in bytes.
+/// The bytes that crossed for one operation.
 #[derive(Clone, Debug)]
 pub struct Crossing {
     pub name: String,

@@ -46,10 +46,10 @@ pub fn separator<'k>(low: &[u8], high: &'k [u8]) -> &'k [u8] {
     &high[..high.len().min(common_bytes(low, high) + 1)]
 }
 
-/// Where a node is cut.
+/// The place of a cut.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeCut<'k> {
-    /// Where it is best for this record, or in the middle.
+    /// The best place for this record, or the middle.
     For(Option<Arrival<'k>>),
     /// In front of this key, which need not be a record's; a half may have no records.
     At(&'k [u8]),

@@ -61,7 +61,7 @@ enum Step {
 struct LentCommand {
     tag: u64,
     step: Step,
-    /// What the buffer had when it was lent.
+    /// The buffer's bytes when it was lent.
     bytes: Vec<Option<u8>>,
     areas: [u64; AREAS_OF_COMMAND],
     range: LocalRange,

@@ -178,7 +178,7 @@ impl SnapshotWalk {
 /// Clears the bits that are in none of these ranges, which ascend.
 fn clear_outside(words: &mut [u64], ranges: impl Iterator<Item = Range<u32>>) {
     let (mut next, end) = (0, words.len() as u32 * 64);
-    for Range { start, end } in ranges.chain([end..end]) {
+    for Range { start, end } in ranges.chain(std::iter::once(end..end)) {
         (next..start).for_each(|bit| words[bit as usize / 64] &= !(1 << (bit % 64)));
         next = end;
     }

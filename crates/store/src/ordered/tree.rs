@@ -36,7 +36,7 @@ pub struct OrderedTree {
     is_dropped: AtomicBool,
     /// Records in all nodes.
     items: AtomicU64,
-    /// Of the last puts, a bit each: whether its key was new.
+    /// A bit for each of the last puts: whether its key was new.
     inserts: AtomicU32,
     /// The first node has a page, or an image on flash.
     is_made: AtomicBool,
@@ -64,7 +64,7 @@ impl OrderedTree {
             }
             _ => return,
         };
-        // Of two at the same time, one may not be noted.
+        // If two are noted at the same time, one may be lost.
         let inserts = self.inserts.load(Ordering::Relaxed);
         self.inserts.store(inserts << 1 | u32::from(is_new), Ordering::Relaxed);
     }

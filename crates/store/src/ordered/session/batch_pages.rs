@@ -111,9 +111,9 @@ fn place_to_cut(
     separator.ok_or(StructureStop::Failed)
 }
 
-/// What came of a batch's records at a page.
+/// The outcomes of a batch's records at a page.
 pub(super) struct PutRecords {
-    /// Of each record.
+    /// In the order of the records.
     pub outcomes: Vec<PutOutcome>,
     pub used_bytes: usize,
 }

@@ -37,7 +37,7 @@ pub(super) const ALL_DEAD: usize = 0;
 /// The most wishes of a session: one for each operation that it may have in flight.
 const WISHES_MAX: usize = 1024;
 const WISHES_PER_POLL: usize = 64;
-/// How much the halves of a node may differ from the middle, so that each still fits with a neighbour.
+/// The halves of a node may differ from the middle by so much, and each still fits with a neighbour.
 const HALVES_APART_BYTES: usize = NODE_BYTES / 16;
 /// Attempts until a wish is given up. During some of them pages are in flight to flash.
 const TRIES_MAX: u32 = 1000;
@@ -56,7 +56,7 @@ pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,
 }
 
-/// What may free a node.
+/// A way to free a node.
 enum Plan {
     Merge(NodePair),
     /// This node's halves may fit with its neighbours.
@@ -256,8 +256,8 @@ fn try_halve((cx, core): OrderedMeans<'_>, wish: &MergeWish, tree: usize, node: 
     }
 }
 
-/// What may be done about a key's node, which uses so many bytes, as far as the node table knows: it is merged with the neighbour that makes the fuller
-/// merged node, or its halves with both neighbours.
+/// A plan for a key's node, which uses so many bytes, as far as the node table knows: it is merged with the neighbour that makes the fuller merged
+/// node, or its halves are with both neighbours.
 fn plan_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<Plan> {
     let node = cx.node_of(tree, key);
     let search = &mut cx.trees[tree].search;

@@ -129,7 +129,7 @@ fn realign(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Pr
     Ok((Status::Success, Realigned { output_bytes: needed, removed, used_bytes, room }.result()))
 }
 
-/// How many records of a page are dead, and how many of them refer to extensions.
+/// The number of dead records of a page, and of those that refer to extensions.
 #[derive(Default)]
 struct DeadRecords {
     records: usize,

@@ -34,7 +34,7 @@ const AT_BEST: u8 = 0;
 const AT_KEY: u8 = 1;
 const AT_MIDDLE: u8 = 2;
 
-/// Where a node is to be cut, and the id that the upper half gets.
+/// The place of a cut, and the id that the upper half gets.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeSplitRequest<'a> {
     pub upper_id: u64,
@@ -43,7 +43,7 @@ pub struct NodeSplitRequest<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub enum NodeCutAt<'a> {
-    /// Where it is best for this record.
+    /// The best place for this record.
     Best(Arrival<'a>),
     /// In front of this key, or in the middle where neither half has room for it as a fence.
     Key(&'a [u8]),
@@ -85,7 +85,7 @@ impl<'a> NodeSplitRequest<'a> {
     }
 }
 
-/// What a split made, from the result of `node-split-rest`.
+/// The halves that a split made, from the result of `node-split-rest`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SplitHalves {
     pub lower_used_bytes: usize,
