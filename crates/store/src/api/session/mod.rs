@@ -360,10 +360,10 @@ impl Session {
         self.hashed.tokens().chain(others).chain(self.core.tokens()).collect()
     }
 
-    /// Whether another poll gets further at once: pipelines take many steps, and a poll runs a few. Whoever sleeps on the descriptors asks
-    /// first.
+    /// Whether another poll gets further at once: pipelines take many steps, and a poll runs a few; and completions may have come while an engine
+    /// waited for a command of its own. Whoever sleeps on the descriptors asks first.
     pub fn is_ready(&self) -> bool {
-        self.core.queue.is_ready()
+        self.core.queue.is_ready() || !self.core.completions.is_empty()
     }
 
     /// Descriptors that are readable when a poll may make progress, after a poll that gave nothing.
