@@ -16,7 +16,7 @@ use tapetum_drive::{
 
 const LOCAL_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 8;
-const BLOCK_BYTES: usize = 2048;
+const BLOCK_BYTES: usize = 4096;
 /// Blocks of a buffer; the last one holds a list of stages.
 const BLOCKS: usize = 4;
 const LIST: usize = BLOCKS - 1;
