@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 const GETS_PAUSE_US: u64 = 5_000;
 /// Limits on commands in flight while clients read. A command longer than the byte limit goes alone.
 const COMMANDS_BESIDE_GETS: usize = 8;
-const BYTES_BESIDE_GETS: u64 = 128 << 10;
+pub(in crate::device) const BYTES_BESIDE_GETS: u32 = 128 << 10;
 
 /// One owner's commands: the waiting ones, and counts of those in flight.
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl FlashShare {
 
     fn next(&mut self, gives_way: bool) -> Option<(u64, Operation)> {
         let bytes = u64::from(length(&self.waiting.front()?.1));
-        let has_room = self.commands < COMMANDS_BESIDE_GETS && self.bytes + bytes <= BYTES_BESIDE_GETS;
+        let has_room = self.commands < COMMANDS_BESIDE_GETS && self.bytes + bytes <= u64::from(BYTES_BESIDE_GETS);
         if gives_way && !has_room && self.commands > 0 {
             return None;
         }

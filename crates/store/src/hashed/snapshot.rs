@@ -1,8 +1,9 @@
 //! Hashed keyspaces at one moment: their segments with the validity of their records, and the records of their write buffers.
 //!
 //! 1. The moment is one at which the installer and every shard are held: each key is in a write buffer or in the one segment where it is valid,
-//!    and no write comes between two shards. The shards are let go at once. They note where keys were that are written before they have been
-//!    copied, one after the other; the installer is held until then, so no buffer is released.
+//!    and no write comes between two shards. The shards are let go at once. They note where keys were that are written before their places
+//!    have been copied, one shard after the other. The records are copied without them, so that no get waits for that; the installer is held until
+//!    then, so no buffer is released.
 //! 2. Segments and large values are held until the moment releases them, so their extents are not overwritten meanwhile, whatever flush and
 //!    collector do. A moment that keeps too much flash loses all of them ([`SnapshotPins`]).
 //! 3. The bitmaps are copies, and so are the records of write buffers, which are few against segments.
@@ -29,6 +30,7 @@ use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 use tapetum_kernels::codec::Decompressor;
+use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::scan::result::DeferredRecord;
 
@@ -242,6 +244,21 @@ impl Snapshot {
     }
 }
 
+/// Where a write buffer has a key at a moment, and the extents of its value, if that is a large one.
+struct PlaceAtMoment {
+    hash: HashKey,
+    place: Place,
+    large: Option<Arc<LargeExtents>>,
+}
+
+fn places_at_moment(shard: &mut Shard) -> Vec<PlaceAtMoment> {
+    let is_tail_missed = fail_point!(FreezeWithoutTail);
+    let active = shard.active();
+    let places: Vec<_> = shard.at_moment().filter(|(_, place)| !is_tail_missed || place.buffer != active).collect();
+    let with_extents = |(hash, place)| PlaceAtMoment { hash, place, large: shard.large(place) };
+    places.into_iter().map(with_extents).collect()
+}
+
 /// Copies what write buffers have of some keyspaces at a moment.
 pub struct MomentCopy {
     now_ms: u64,
@@ -288,8 +305,11 @@ impl MomentCopy {
         installer: &Installer,
         extents_max: Option<u64>,
     ) -> Arc<HashedMoment> {
-        let shards = engine.buffers.shards().iter();
-        shards.for_each(|shard| self.copy_shard(engine, &mut lock(shard)));
+        for shard in engine.buffers.shards() {
+            // Gets wait for the shard: the records are copied when it is let go.
+            let places = places_at_moment(&mut lock(shard));
+            self.copy_records(engine, places);
+        }
         let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
         let mut places = HashMap::new();
         for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
@@ -327,12 +347,9 @@ impl MomentCopy {
         }
     }
 
-    fn copy_shard(&mut self, engine: &HashedEngine, shard: &mut Shard) {
-        let is_tail_missed = fail_point!(FreezeWithoutTail);
-        let active = shard.active();
-        let places: Vec<_> = shard.at_moment().filter(|(_, place)| !is_tail_missed || place.buffer != active).collect();
-        for (hash, place) in places {
-            let Place { buffer, place: at } = place;
+    /// Copies what is in these places, without the shard that named them.
+    fn copy_records(&mut self, engine: &HashedEngine, places: Vec<PlaceAtMoment>) {
+        for PlaceAtMoment { hash, place: Place { buffer, place: at }, large } in places {
             // SAFETY: the shard named the place, and no buffer is released as long as the installer is held.
             let record = unsafe { engine.log.record(buffer, at) };
             let header = record.header;
@@ -356,7 +373,7 @@ impl MomentCopy {
                 let (key, reference) = (record.key.into(), record.stored.into());
                 let record = DeferredRecord { key, raw_bytes: header.raw_bytes, reference };
                 copy.records.elsewhere.push((header, record));
-                self.large.extend(shard.large(place));
+                self.large.extend(large);
                 continue;
             }
             let (key, stored) = (record.key.to_vec(), record.stored.to_vec());
@@ -437,5 +454,37 @@ impl Drop for Waiting {
         let forgotten = last.take_if(|last| !is_wanted(last));
         drop(desk);
         drop(forgotten);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StoreOptions;
+    use crate::hashed::collect::victim::tests::store_in_memory;
+
+    #[test]
+    fn records_are_copied_without_their_shards() {
+        let capacity_bytes = 24 << 20;
+        let options = StoreOptions {
+            segment_bytes: 256 << 10,
+            partition_bits: 2,
+            sync: Sync::No,
+            ..StoreOptions::new(capacity_bytes, 64 << 20)
+        };
+        let (_drive, store) = store_in_memory(capacity_bytes, &options);
+        let papers = store.create_keyspace("papers").unwrap();
+        for key in 0..100_u32 {
+            papers.put(&key.to_be_bytes(), b"value").unwrap();
+        }
+        let engine = store.hashed();
+        let mut copy = MomentCopy::begin(engine, [papers.id()], || ());
+        let shards = engine.buffers.shards();
+        let places: Vec<_> = shards.iter().flat_map(|shard| places_at_moment(&mut lock(shard))).collect();
+        // As gets and writes hold them.
+        let held: Vec<_> = shards.iter().map(lock).collect();
+        copy.copy_records(engine, places);
+        drop(held);
+        assert_eq!(copy.copies[&papers.id()].records.count(), 100);
     }
 }

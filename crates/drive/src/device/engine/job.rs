@@ -5,6 +5,7 @@
 
 use super::kept::KeptResult;
 use crate::device::arbiter::{PIPELINE_STAGES_MAX, TaskOutcome};
+use crate::device::flash_share::BYTES_BESIDE_GETS;
 use crate::device::program::{CancelFlag, TaskState};
 use crate::fail_point;
 use crate::memory::LocalBuffer;
@@ -108,7 +109,11 @@ impl JobSource {
             if is_full {
                 break;
             }
-            let bytes = (range.bytes - self.at).min(u64::from(output.length - filled)) as u32;
+            let mut bytes = (range.bytes - self.at).min(u64::from(output.length - filled)) as u32;
+            if is_flash {
+                // A get that comes meanwhile waits for no more than this.
+                bytes = bytes.min(BYTES_BESIDE_GETS);
+            }
             let (from, to) = (range.offset + self.at, output.offset + u64::from(filled));
             if is_flash {
                 part.flash.push(Operation::Read {
@@ -272,5 +277,33 @@ impl EngineJob {
             self.written += u64::from(bytes);
         }
         Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_read_of_a_part_is_longer_than_a_get_may_wait_for() {
+        let ranges = vec![SourceRange { offset: 8192, bytes: 300 << 10 }, SourceRange { offset: 1 << 20, bytes: 5000 }];
+        let mut source = JobSource::new(SourceKind::Flash, ranges);
+        let (mut reads, mut filled) = (Vec::new(), 0);
+        loop {
+            let part = source.next_part(LocalRange { offset: 1 << 24, length: 256 << 10 }, 4096);
+            reads.extend(part.flash.iter().map(|read| match read {
+                Operation::Read { flash, length, .. } => (*flash, *length),
+                other => panic!("{other:?}"),
+            }));
+            match part.outcome {
+                TaskOutcome::More { bytes } => filled += bytes,
+                TaskOutcome::Done { bytes } => break filled += bytes,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(filled, (300 << 10) + 5000);
+        let of_kib = |flash: u64, kib: u32| (flash, kib << 10);
+        let at = |kib: u64| 8192 + (kib << 10);
+        assert_eq!(reads, [of_kib(at(0), 128), of_kib(at(128), 128), of_kib(at(256), 44), of_kib(1 << 20, 8)]);
     }
 }
