@@ -54,14 +54,23 @@ impl<'a> NodeRef<'a> {
     /// # Errors
     /// When the page is no such node, or is damaged.
     pub fn check(bytes: &'a [u8], salt: SlotSalt) -> Result<NodeRef<'a>, NodeError> {
+        let node = NodeRef::sealed(bytes, salt)?;
+        node.check_content()?;
+        Ok(node)
+    }
+
+    /// Reads a node as it came from flash, and checks its checksum alone: it is what was sealed, as far as that tells. A damaged record is an
+    /// error for the caller that reaches it.
+    ///
+    /// # Errors
+    /// When the page is no such node.
+    pub fn sealed(bytes: &'a [u8], salt: SlotSalt) -> Result<NodeRef<'a>, NodeError> {
         let page: &NodePage = bytes.try_into().map_err(|_| NodeError::Damaged)?;
         if crc_of(page) != checksum(salt.of_node(), &[covered(page)]) {
             let is_blank = page.iter().all(|byte| *byte == 0);
             return Err(if is_blank { NodeError::Blank } else { NodeError::Checksum });
         }
-        let node = NodeRef::look(bytes)?;
-        node.check_content()?;
-        Ok(node)
+        NodeRef::look(bytes)
     }
 
     /// Reads a node that was checked when it came from flash and has been in memory since. Neither the checksum nor the

@@ -100,6 +100,16 @@ struct FieldPlan {
     walk: Vec<WalkStep>,
 }
 
+/// A whole number that is in the same place of each record.
+#[derive(Clone, Copy)]
+pub(super) struct NumberPlace {
+    pub part: Part,
+    pub at: usize,
+    pub bytes: usize,
+    pub order: ByteOrder,
+    pub is_signed: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct WalkStep {
     length: StepLength,
@@ -151,6 +161,18 @@ impl FieldReader {
             Some(bytes) => read_kind(&plan.kind, bytes),
             None => Ok(None),
         }
+    }
+
+    /// Where a field is, if it is a whole number in the same place of each record.
+    pub(super) fn number_place(&self, field: usize) -> Option<NumberPlace> {
+        let FieldPlan { part, ref kind, is_optional, from, ref walk } = self.plans[field];
+        let (order, is_signed) = match *kind {
+            FieldKind::Unsigned { order, .. } => (order, false),
+            FieldKind::Signed { order, .. } => (order, true),
+            _ => return None,
+        };
+        let is_fixed = walk.is_empty() && !is_optional;
+        is_fixed.then_some(NumberPlace { part, at: from, bytes: kind.fixed_bytes()?, order, is_signed })
     }
 
     /// Checks that a record fits, to its last byte. The error names the field that does not.

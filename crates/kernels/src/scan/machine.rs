@@ -2,7 +2,7 @@
 //!
 //! 1. After a `keep`, and after a record that does not fit, instructions process only the records that are left.
 //! 2. A register's values are valid for the records that were left when it was defined.
-//! 3. Between batches only the allocations are kept. A batch allocates only if its strings have escapes.
+//! 3. Between batches only the allocations are kept. A batch allocates only if it is the largest so far, or its strings have escapes.
 //!
 //! A machine belongs to one thread.
 
@@ -10,7 +10,7 @@ mod columns;
 mod loads;
 
 use self::columns::{Column, ColumnData, ColumnView, ColumnViewMut, Selection, map, map_two, map_two_total};
-use super::batch::{BATCH_ROWS, RowBatch};
+use super::batch::{BATCH_ROWS, RowBatch, Rows};
 use super::fields::{FieldReader, Misfit};
 use super::format::Format;
 use super::like::LikePattern;
@@ -37,6 +37,8 @@ pub struct Machine {
     program: Program,
     reader: FieldReader,
     columns: Vec<Column>,
+    /// Records that the columns have room for.
+    room: usize,
     selection: Selection,
     /// The pattern of each instruction that has one.
     patterns: Vec<Option<LikePattern>>,
@@ -89,6 +91,7 @@ impl Machine {
         let mut machine = Machine {
             reader: FieldReader::new(format),
             columns: Vec::with_capacity(program.instructions().len()),
+            room: 0,
             selection: Selection::default(),
             patterns: patterns(&program),
             constant_bytes: Vec::new(),
@@ -96,15 +99,27 @@ impl Machine {
             misfits: BatchMisfits::default(),
             program,
         };
-        for place in 0..machine.program.instructions().len() {
-            let of = machine.program.register_type(place as Register);
-            let mut column = Column::new(of);
-            if let Instruction::Constant(number) = machine.program.instructions()[place] {
-                machine.fill_constant(number, &mut column);
-            }
-            machine.columns.push(column);
-        }
+        // Many see a single record.
+        machine.make_room(1);
         machine
+    }
+
+    /// Makes columns for so many records, unless there are such.
+    fn make_room(&mut self, rows: usize) {
+        if rows <= self.room {
+            return;
+        }
+        self.room = rows.next_power_of_two();
+        self.columns.clear();
+        self.constant_bytes.clear();
+        for place in 0..self.program.instructions().len() {
+            let of = self.program.register_type(place as Register);
+            let mut column = Column::new(of, self.room);
+            if let Instruction::Constant(number) = self.program.instructions()[place] {
+                self.fill_constant(number, &mut column);
+            }
+            self.columns.push(column);
+        }
     }
 
     /// A machine for [`Machine::keeps`], whose rows lie in no batch. The program was checked for the rows' types.
@@ -131,16 +146,18 @@ impl Machine {
     }
 
     /// Runs the program. Returns the records of the batch that are left, ascending.
-    pub fn run(&mut self, batch: &RowBatch) -> &[u16] {
-        assert!(batch.len() <= BATCH_ROWS, "a batch of {} rows", batch.len());
-        self.selection.all(batch.len());
+    pub fn run<'a>(&mut self, rows: impl Into<Rows<'a>>) -> &[u16] {
+        let rows = rows.into();
+        assert!(rows.len() <= BATCH_ROWS, "a batch of {} rows", rows.len());
+        self.make_room(rows.len());
+        self.selection.all(rows.len());
         self.unescaped.clear();
         self.misfits = BatchMisfits::default();
         for place in 0..self.program.instructions().len() {
             if self.selection.is_empty() {
                 break;
             }
-            self.step(place, batch);
+            self.step(place, rows);
         }
         self.selection.rows()
     }
@@ -154,7 +171,7 @@ impl Machine {
             match self.program.instructions()[place] {
                 _ if self.selection.is_empty() => return false,
                 Instruction::Field(field) => self.load_value(row[usize::from(field)], place),
-                _ => self.step(place, &batch),
+                _ => self.step(place, (&batch).into()),
             }
         }
         !self.selection.is_empty()
@@ -175,13 +192,14 @@ impl Machine {
     /// # Panics
     /// When the register is not defined, or the batch is another one.
     #[inline]
-    pub fn value<'a>(&'a self, batch: &'a RowBatch, register: Register, row: usize) -> Option<Scalar<'a>> {
+    pub fn value<'a>(&'a self, rows: impl Into<Rows<'a>>, register: Register, row: usize) -> Option<Scalar<'a>> {
         let column = &self.columns[usize::from(register)];
         if !column.there[row] {
             return None;
         }
         let of = self.program.register_type(register);
-        let bytes = SpanBytes { batch: batch.bytes(), constants: &self.constant_bytes, unescaped: &self.unescaped };
+        let batch = rows.into().bytes();
+        let bytes = SpanBytes { batch, constants: &self.constant_bytes, unescaped: &self.unescaped };
         Some(match &column.data {
             ColumnData::Bool(data) => Scalar::Bool(data[row]),
             ColumnData::Int(data) if of == Some(ScalarType::Timestamp) => Scalar::Timestamp(data[row]),
@@ -195,14 +213,14 @@ impl Machine {
         })
     }
 
-    fn step(&mut self, place: usize, batch: &RowBatch) {
+    fn step(&mut self, place: usize, rows: Rows<'_>) {
         let instruction = self.program.instructions()[place];
         if let Instruction::Field(field) = instruction {
-            return self.load(usize::from(field), place, batch);
+            return self.load(usize::from(field), place, rows);
         }
         let (before, rest) = self.columns.split_at_mut(place);
         let (out, selection) = (&mut rest[0], &mut self.selection);
-        let bytes = SpanBytes { batch: batch.bytes(), constants: &self.constant_bytes, unescaped: &self.unescaped };
+        let bytes = SpanBytes { batch: rows.bytes(), constants: &self.constant_bytes, unescaped: &self.unescaped };
         let of = |register: Register| &before[usize::from(register)];
         match instruction {
             Instruction::Field(_) | Instruction::Constant(_) => {}

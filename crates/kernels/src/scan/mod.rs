@@ -35,7 +35,7 @@ pub mod top;
 pub mod value;
 pub mod wire;
 
-pub use batch::{BATCH_BYTES, BATCH_ROWS, RowBatch};
+pub use batch::{BATCH_BYTES, BATCH_ROWS, LentBatch, RowBatch, Rows};
 pub use fields::{FieldReader, Misfit};
 pub use format::{Field, FieldKind, Format};
 pub use format_text::{FormatProblem, FormatTextError};

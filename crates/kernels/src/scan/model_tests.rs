@@ -292,5 +292,5 @@ fn a_full_batch_is_of_one_size() {
     (0..BATCH_ROWS).for_each(|_| batch.push(b"k", b""));
     assert!(batch.is_full() && batch.len() == BATCH_ROWS);
     batch.clear();
-    assert!(!batch.push_with(1, 1, |_, _| false) && batch.is_empty() && batch.bytes().is_empty());
+    assert!(!batch.push_with(1, 1, |_, _| false) && batch.is_empty() && batch.row_bytes() == 0);
 }

@@ -18,7 +18,7 @@
 //! 2. Runs of parts of the records, in any order, are merged by [`super::result`].
 
 use super::aggregate::AggregateState;
-use super::batch::RowBatch;
+use super::batch::Rows;
 use super::fields::Misfit;
 use super::groups::{Groups, TooManyGroups};
 use super::machine::Machine;
@@ -113,7 +113,8 @@ impl QueryRun {
     }
 
     /// Runs a batch, and appends its rows to `out` as a frame.
-    pub fn run(&mut self, batch: &RowBatch, out: &mut Vec<u8>) -> Result<(), RunError> {
+    pub fn run<'a>(&mut self, batch: impl Into<Rows<'a>>, out: &mut Vec<u8>) -> Result<(), RunError> {
+        let batch = batch.into();
         self.machine.run(batch);
         self.count(batch)?;
         let (machine, row) = (&self.machine, &mut self.row);
@@ -156,7 +157,7 @@ impl QueryRun {
         Ok(())
     }
 
-    fn count(&mut self, batch: &RowBatch) -> Result<(), RunError> {
+    fn count(&mut self, batch: Rows<'_>) -> Result<(), RunError> {
         let misfits = self.machine.misfits();
         self.counts.records += batch.len() as u64;
         self.counts.kept += self.machine.kept().len() as u64;
@@ -224,13 +225,13 @@ impl QueryRun {
     }
 }
 
-fn write_columns(machine: &Machine, batch: &RowBatch, columns: &[Register], row: u16, out: &mut Vec<u8>) {
+fn write_columns(machine: &Machine, batch: Rows<'_>, columns: &[Register], row: u16, out: &mut Vec<u8>) {
     let values = columns.iter().map(|column| machine.value(batch, *column, usize::from(row)));
     write_row(columns.len(), values, out);
 }
 
 /// Adds a record to a state. Returns how many bytes more the state holds.
-fn add(machine: &Machine, batch: &RowBatch, row: u16, aggregate: &Aggregate, state: &mut AggregateState) -> isize {
+fn add(machine: &Machine, batch: Rows<'_>, row: u16, aggregate: &Aggregate, state: &mut AggregateState) -> isize {
     let value = match aggregate.register {
         Some(register) => machine.value(batch, register, usize::from(row)),
         None => Some(Scalar::Bool(true)),

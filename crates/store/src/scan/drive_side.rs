@@ -48,7 +48,7 @@ pub(crate) const PART_BYTES: usize = 256 << 10;
 /// Parts take a large share of a small local memory: some dozen at once.
 const PART_SHARE: usize = 128;
 const PART_BYTES_MIN: usize = 32 << 10;
-/// Commands of the flash at once: nodes of an ordered keyspace may lie apart, and are read one by one. Reads of others wait behind these.
+/// Commands of the flash at once: a few nodes of an ordered keyspace may lie apart, and are read one by one. Reads of others wait behind these.
 pub(super) const FLASH_DEPTH: u32 = 64;
 /// The result for one key is a few fields. It fits into the buffer of a desk, beside the pipeline's command.
 const SINK_BYTES_OF_KEY: usize = DESK_WORK_BYTES * 3 / 4;

@@ -165,7 +165,7 @@ pub(super) fn frames_of(
 ) -> Result<(), QueryError> {
     let (mut run, mut batch, mut frames) = (QueryRun::new(query), RowBatch::new(), Vec::new());
     let mut run_batch = |run: &mut QueryRun, batch: &mut RowBatch, frames: &mut Vec<u8>| {
-        let ran = run.run(batch, frames);
+        let ran = run.run(&*batch, frames);
         batch.clear();
         take(frames)?;
         frames.clear();

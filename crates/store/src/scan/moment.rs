@@ -6,7 +6,7 @@ use super::segment_lists::SegmentLists;
 use crate::api::blocking::KeyspaceHandle;
 use crate::freeze::FrozenPart;
 use crate::hashed::snapshot::{BufferedRecords, Snapshot};
-use crate::ordered::frozen::lists::FrozenLists;
+use crate::ordered::frozen::image_lists::layout_of;
 use crate::ordered::frozen::scan::FrozenScan;
 use crate::ordered::frozen::{FrozenTree, KeySpan};
 use std::collections::VecDeque;
@@ -105,7 +105,7 @@ impl MomentLayout {
             FrozenPart::Ordered(tree) => MomentLayout {
                 records: Arc::default(),
                 layout: match &tree {
-                    Some(tree) => Box::new(FrozenLists::new(tree.clone(), span)?),
+                    Some(tree) => layout_of(tree, span)?,
                     None => Box::new(NoRecords),
                 },
                 segments: 0,

@@ -1,17 +1,20 @@
 //! Queries over ordered keyspaces at the drive, against the same queries on the host.
 
+use super::drive_side::{DriveRun, ResultOptions, scan_tools};
 use super::tests::{
     Rows, comes_in_parts, comes_row_by_row, count, fill, fill_evenly, into, ordered, query, reads_once, rows, run,
-    run_range, store,
+    run_range, sort, store,
 };
-use super::{QueryError, QuerySide};
+use super::{QueryError, QueryReport, QuerySide};
 use crate::api::session::ItemPipeline;
+use crate::ordered::frozen::KeySpan;
+use crate::ordered::frozen::image_lists::{GapRule, ImageLists};
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tapetum_drive::{Drive, Purpose, SplitMix64};
-use tapetum_kernels::scan::OwnedScalar;
+use tapetum_drive::{Drive, Opcode, Purpose, SplitMix64};
 use tapetum_kernels::scan::query::QueryOutput;
+use tapetum_kernels::scan::{OwnedScalar, QueryResult};
 
 fn range(from: Option<u32>, to: Option<u32>) -> KeyRange {
     let bound = |key: Option<u32>, of: fn(Vec<u8>) -> KeyBound| {
@@ -84,6 +87,40 @@ fn no_byte_is_read_twice_whatever_is_kept() {
     fill_evenly(&ordered(&store, "papers"));
     let store = reopened(&drive, store);
     reads_once(&drive, &store.keyspace("papers").unwrap());
+}
+
+/// Their keys came in no order, so neighbours by key lie apart. In so small a store most slots are free.
+#[test]
+fn nodes_that_lie_near_each_other_are_read_together() {
+    let (drive, store) = store();
+    fill_evenly(&ordered(&store, "papers"));
+    let store = reopened(&drive, store);
+    let papers = store.keyspace("papers").unwrap();
+    let span = KeySpan::default();
+    let tree = store.ordered().freeze_now(papers.keyspace(), &span).unwrap().unwrap();
+    let rule = GapRule { pages_max: 64, wanted_each: 0 };
+    for (query, results, commands) in [
+        (query(0, count()), ResultOptions::default(), 1),
+        (query(0, rows(None)), ResultOptions { sink_bytes: Some(64 << 10), ..ResultOptions::default() }, 4),
+    ] {
+        let layout = Box::new(ImageLists::of(&tree, &span, rule).unwrap().unwrap());
+        let tools = scan_tools(&drive).unwrap();
+        let mut run = DriveRun::new(store.base(), papers.id(), &query, layout, results, tools).unwrap();
+        let (mut result, mut seen) = (QueryResult::new(&query), Rows::new());
+        let mut report = QueryReport::of(QuerySide::Drive);
+        let reads = || drive.counters().opcode(Opcode::Read).completed;
+        let before = reads();
+        while !run.step(&mut result, &mut into(&mut seen), &mut report).unwrap() {
+            run.wait();
+        }
+        result.finish(&mut into(&mut seen));
+        sort(&mut seen);
+        let reads = reads() - before;
+        // By key, some two thousand.
+        assert!(reads < 1000, "{reads} reads: {report:?}");
+        assert!(report.commands >= commands && run.take_missed().is_empty(), "{report:?}");
+        assert!(seen == self::run(&papers, &query, QuerySide::Host).unwrap().0, "{} rows", seen.len());
+    }
 }
 
 #[test]

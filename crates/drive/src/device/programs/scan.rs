@@ -29,10 +29,10 @@ use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult}
 use crate::protocol::Status;
 use std::collections::{BTreeSet, VecDeque};
 use tapetum_kernels::record::{Codec, Header};
-use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, decode_piece};
+use tapetum_kernels::scan::access::{Entry, EntryAccessor, EntrySink, PlainEntry, decode_piece};
 use tapetum_kernels::scan::run::{write_deferred, write_missed, write_stopped};
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
-use tapetum_kernels::scan::{Query, QueryRun, RowBatch, RunError};
+use tapetum_kernels::scan::{LentBatch, Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
 pub const SCAN: (&str, u16) = ("scan", 5);
@@ -107,7 +107,12 @@ struct ScanTask {
 
 struct ScanWork {
     run: QueryRun,
+    /// Records that do not lie in one piece.
     batch: RowBatch,
+    /// Records in the bytes that an accessor shows.
+    lent: LentBatch,
+    /// The query wants no more.
+    is_over: bool,
     /// Frames that are not given out yet.
     pending: Vec<u8>,
     scratch: Vec<u8>,
@@ -186,8 +191,8 @@ impl ScanTask {
             return Err(WireError::Malformed);
         }
         let live = LiveRecords { keyspace, deleted_through, now_ms, replaced: ReplacedKeys::new(replaced) };
-        let (batch, pending, scratch) = (RowBatch::new(), Vec::new(), Vec::new());
-        let work = ScanWork { run, batch, pending, scratch, failure: None, room };
+        let (batch, lent, pending, scratch) = (RowBatch::new(), LentBatch::default(), Vec::new(), Vec::new());
+        let work = ScanWork { run, batch, lent, is_over: false, pending, scratch, failure: None, room };
         let taken_bytes = 0;
         Ok(ScanTask { live, accessors, pieces, taken_bytes, work, is_enough: false, is_finished: false, given: 0 })
     }
@@ -228,7 +233,7 @@ impl ScanTask {
             }
         }
         // The last batch also runs if the room is used up, because the walk goes on for a few records after that.
-        if !self.is_enough || self.work.room.is_used_up {
+        if !self.work.is_over {
             self.work.run_batch();
         }
         self.work.failure.map_or(Ok(()), Err)?;
@@ -276,31 +281,33 @@ impl ScanWork {
         (self.pending.len() + self.run.held_bytes()) as u64
     }
 
-    /// Whether to run the batch: it is full, or its rows may take half of the room.
-    fn is_batch_full(&self) -> bool {
-        self.batch.is_full() || self.batch.bytes().len() as u64 > self.room.left(self.held_bytes()) / 2
+    /// Whether the rows that wait may take half of the room.
+    fn may_take_half(&self) -> bool {
+        (self.batch.row_bytes() + self.lent.row_bytes()) as u64 > self.room.left(self.held_bytes()) / 2
     }
 
-    /// Runs a batch. Returns whether another one is wanted and has room.
-    fn run_full_batch(&mut self) -> bool {
-        let wants_more = self.run_batch();
-        let held_bytes = self.held_bytes();
-        wants_more && self.room.has(held_bytes, 0)
-    }
-
-    /// Runs a batch. Returns whether the query wants more records.
+    /// Runs the rows of the batch. Returns whether more are wanted, and have room.
     fn run_batch(&mut self) -> bool {
         let ran = self.run.run(&self.batch, &mut self.pending);
         self.batch.clear();
-        match ran {
-            Ok(()) => !self.run.is_done(),
-            // The run's counts include the misfit.
-            Err(RunError::Misfit(_)) => false,
-            Err(RunError::TooManyGroups | RunError::TopTooLarge) => {
-                self.failure = Some(TOO_LARGE);
-                false
-            }
+        self.has_run(ran)
+    }
+
+    /// As [`ScanWork::run_batch`], of the rows that lie in these bytes.
+    fn run_lent(&mut self, bytes: &[u8]) -> bool {
+        let ran = self.run.run(self.lent.rows(bytes), &mut self.pending);
+        self.lent.clear();
+        self.has_run(ran)
+    }
+
+    fn has_run(&mut self, ran: Result<(), RunError>) -> bool {
+        // The run's counts include a misfit.
+        self.is_over |= ran.is_err() || self.run.is_done();
+        if matches!(ran, Err(RunError::TooManyGroups | RunError::TopTooLarge)) {
+            self.failure = Some(TOO_LARGE);
         }
+        let held_bytes = self.held_bytes();
+        !self.is_over && self.room.has(held_bytes, 0)
     }
 }
 
@@ -320,8 +327,8 @@ struct LiveSink<'a> {
 impl EntrySink for LiveSink<'_> {
     fn entry(&mut self, entry: &dyn Entry) -> bool {
         let (header, work) = (*entry.header(), &mut *self.work);
-        if !self.live.has(&header) {
-            return true;
+        if work.is_over || !self.live.has(&header) {
+            return !work.is_over;
         }
         let key_bytes = header.key_bytes as usize;
         let is_elsewhere = header.codec == Codec::OutOfLine;
@@ -335,7 +342,7 @@ impl EntrySink for LiveSink<'_> {
                 let mut reference = vec![0; header.stored_bytes as usize];
                 entry.copy_stored(&mut reference);
                 write_deferred(&work.scratch, header.raw_bytes, &reference, &mut work.pending);
-                return work.room.has(work.held_bytes(), 0) || work.run_full_batch();
+                return work.room.has(work.held_bytes(), 0) || work.run_batch();
             }
         }
         let scratch = &mut work.scratch;
@@ -358,7 +365,33 @@ impl EntrySink for LiveSink<'_> {
             work.failure = Some(CORRUPT);
             return false;
         }
-        !work.is_batch_full() || work.run_full_batch()
+        let is_full = work.batch.is_full() || work.may_take_half();
+        !is_full || work.run_batch()
+    }
+
+    fn plain(&mut self, entry: &PlainEntry<'_>, bytes: &[u8]) -> bool {
+        let (header, work) = (&entry.header, &mut *self.work);
+        if header.codec != Codec::Raw || work.is_over {
+            return self.entry(entry);
+        }
+        let is_replaced = !self.live.replaced.is_empty() && self.live.replaced.contains(entry.key);
+        if is_replaced || !self.live.has(header) {
+            return true;
+        }
+        let [key, value] = entry.places(bytes);
+        work.lent.push(key, value);
+        if work.may_take_half() && !work.run_batch() {
+            return false;
+        }
+        let is_full = work.lent.is_full() || work.may_take_half();
+        !is_full || work.run_lent(bytes)
+    }
+
+    fn leave(&mut self, bytes: &[u8]) -> bool {
+        if self.work.is_over {
+            self.work.lent.clear();
+        }
+        self.work.lent.is_empty() || self.work.run_lent(bytes)
     }
 
     fn missed(&mut self, from: &[u8], to: Option<&[u8]>) {

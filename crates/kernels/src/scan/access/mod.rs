@@ -13,12 +13,16 @@
 //! A layout is one file beside this one, and a number in [`decode_piece`]. A *piece* describes an accessor's bytes to
 //! it, and begins with that number.
 
+mod images;
 mod node;
+mod page_parts;
 mod plain_entry;
 mod segment;
 mod value;
 
+pub use images::{ImageAccessor, ImageRun, PieceOfImages};
 pub use node::{NodeAccessor, NodePlace, NodeRun, PieceOfNodes};
+pub use plain_entry::PlainEntry;
 pub use segment::{PieceOfSegment, SegmentAccessor, SegmentPlace};
 pub use value::{PieceOfValue, ValueAccessor, ValueHome};
 
@@ -28,6 +32,7 @@ use crate::record::Header;
 pub const LAYOUT_SEGMENT: u8 = 1;
 pub const LAYOUT_NODES: u8 = 2;
 pub const LAYOUT_VALUE: u8 = 3;
+pub const LAYOUT_IMAGES: u8 = 4;
 
 /// The accessor of the piece at the front of `reader`, which may go on behind it.
 pub fn decode_piece(reader: &mut ScanReader<'_>) -> Result<Box<dyn EntryAccessor + Send>, WireError> {
@@ -35,6 +40,7 @@ pub fn decode_piece(reader: &mut ScanReader<'_>) -> Result<Box<dyn EntryAccessor
         LAYOUT_SEGMENT => Box::new(SegmentAccessor::new(PieceOfSegment::decode(reader)?)),
         LAYOUT_NODES => Box::new(NodeAccessor::new(PieceOfNodes::decode(reader)?)),
         LAYOUT_VALUE => Box::new(ValueAccessor::new(PieceOfValue::decode(reader)?)),
+        LAYOUT_IMAGES => Box::new(ImageAccessor::new(PieceOfImages::decode(reader)?)),
         unknown => return Err(WireError::Version(unknown)),
     })
 }
@@ -59,6 +65,16 @@ pub trait Entry {
 /// Takes entries. `false` ends the walk early; a few more may come.
 pub trait EntrySink {
     fn entry(&mut self, entry: &dyn Entry) -> bool;
+
+    /// As [`EntrySink::entry`], of a record that lies in one piece in these bytes. They stay as they are until [`EntrySink::leave`].
+    fn plain(&mut self, entry: &PlainEntry<'_>, _bytes: &[u8]) -> bool {
+        self.entry(entry)
+    }
+
+    /// The bytes in which records were shown go. Whether more are wanted.
+    fn leave(&mut self, _bytes: &[u8]) -> bool {
+        true
+    }
 
     /// The keys from one up to another, or to the last, are not where the piece says. Another reader must read them.
     fn missed(&mut self, from: &[u8], to: Option<&[u8]>);

@@ -9,6 +9,7 @@
 //! 3. A page in a slot counts if its checksum is right and its stamp is not above the list's: then it is what the slot held when the list
 //!    was made. Copies of cached pages are as they were when they were copied.
 
+use super::page_parts::PageParts;
 use super::plain_entry::PlainEntry;
 use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_NODES};
 use crate::ordered::{NODE_BYTES, NodeRef, SlotAddress, SlotSalt};
@@ -119,14 +120,13 @@ pub struct NodeAccessor {
     /// The run that is looked at, and its pages that were.
     run: usize,
     passed: u32,
-    /// The beginning of a page.
-    part: Vec<u8>,
+    parts: PageParts,
 }
 
 impl NodeAccessor {
     pub fn new(piece: PieceOfNodes) -> NodeAccessor {
         let next = Some(piece.from.clone());
-        NodeAccessor { piece, next, run: 0, passed: 0, part: Vec::new() }
+        NodeAccessor { piece, next, run: 0, passed: 0, parts: PageParts::default() }
     }
 
     /// The node in the page at hand, if that is what the list means. An error is a copy that makes no sense.
@@ -142,7 +142,8 @@ impl NodeAccessor {
         Ok(node.filter(|node| node.keyspace() == self.piece.keyspace))
     }
 
-    fn page(&mut self, page: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+    /// Looks at a page, which lies in these bytes.
+    fn page(&mut self, page: &[u8], bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
         let Some(NodeRun { place, pages }) = self.piece.runs.get(self.run).copied() else {
             return Err(AccessError { page: self.passed });
         };
@@ -153,7 +154,7 @@ impl NodeAccessor {
             (self.run, self.passed) = (self.run + 1, 0);
         }
         let is_wanted = match node {
-            Some(node) => self.show(&node, sink).map_err(|()| AccessError { page: at })?,
+            Some(node) => self.show(&node, bytes, sink).map_err(|()| AccessError { page: at })?,
             None => true,
         };
         if self.run == self.piece.runs.len() && is_wanted {
@@ -163,7 +164,7 @@ impl NodeAccessor {
     }
 
     /// Shows what of a node comes next.
-    fn show(&mut self, node: &NodeRef<'_>, sink: &mut dyn EntrySink) -> Result<bool, ()> {
+    fn show(&mut self, node: &NodeRef<'_>, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, ()> {
         let Some(next) = self.next.take() else { return Ok(true) };
         let (low, high, to) = (node.low_fence(), node.high_fence(), self.piece.to.as_deref());
         let is_before = high.is_some_and(|high| *high <= next[..]);
@@ -175,23 +176,9 @@ impl NodeAccessor {
         if next[..] < *low {
             sink.missed(&next, Some(low));
         }
-        let ends_before = match (high, to) {
-            (_, None) => true,
-            (None, Some(_)) => false,
-            (Some(high), Some(to)) => high <= to,
-        };
-        let is_whole = next[..] <= *low && ends_before;
-        let holds = |key: &[u8]| is_whole || next[..] <= *key && to.is_none_or(|to| key < to);
-        // Records are in no order: a walk that ends does so behind a node.
-        let mut is_wanted = true;
-        for record in node.records() {
-            let record = record.map_err(|_| ())?;
-            let header = Header { keyspace: self.piece.keyspace, ..record.header };
-            if holds(record.key) {
-                is_wanted &= sink.entry(&PlainEntry { header, key: record.key, stored: record.stored });
-            }
-        }
-        self.next = if ends_before { high.map(<[u8]>::to_vec) } else { None };
+        let is_wanted = show_records(node, self.piece.keyspace, (&next, to), bytes, sink)?;
+        let ends_before = high.is_some_and(|high| to.is_none_or(|to| high <= to));
+        self.next = high.filter(|_| ends_before).map(<[u8]>::to_vec);
         // A range that ends where the node does.
         if self.next.as_deref().is_some_and(|next| to == Some(next)) {
             self.next = None;
@@ -217,32 +204,39 @@ impl EntryAccessor for NodeAccessor {
         self.next.clone()
     }
 
-    fn take(&mut self, mut bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
-        while !bytes.is_empty() {
-            let wanted = NODE_BYTES - self.part.len();
-            if self.part.is_empty() && bytes.len() >= NODE_BYTES {
-                let (page, rest) = bytes.split_at(NODE_BYTES);
-                bytes = rest;
-                if !self.page(page, sink)? {
-                    return Ok(false);
-                }
-                continue;
-            }
-            let (taken, rest) = bytes.split_at(bytes.len().min(wanted));
-            self.part.extend_from_slice(taken);
-            bytes = rest;
-            if self.part.len() == NODE_BYTES {
-                let mut page = std::mem::take(&mut self.part);
-                let is_wanted = self.page(&page, sink)?;
-                page.clear();
-                self.part = page;
-                if !is_wanted {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
+    fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+        let mut parts = std::mem::take(&mut self.parts);
+        let is_wanted = parts.take(bytes, sink, |page, bytes, sink| self.page(page, bytes, sink));
+        self.parts = parts;
+        is_wanted
     }
+}
+
+/// Shows the records of a node that are in a range of keys, and lie in these bytes; whether more are wanted. Records are in no order: a walk
+/// that ends does so behind a node. An error is a damaged record.
+pub(super) fn show_records(
+    node: &NodeRef<'_>,
+    keyspace: u16,
+    (from, to): (&[u8], Option<&[u8]>),
+    bytes: &[u8],
+    sink: &mut dyn EntrySink,
+) -> Result<bool, ()> {
+    let ends_before = match (node.high_fence(), to) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(high), Some(to)) => high <= to,
+    };
+    let is_whole = from <= node.low_fence() && ends_before;
+    let holds = |key: &[u8]| is_whole || from <= key && to.is_none_or(|to| key < to);
+    let mut is_wanted = true;
+    for record in node.records() {
+        let record = record.map_err(|_| ())?;
+        if holds(record.key) {
+            let header = Header { keyspace, ..record.header };
+            is_wanted &= sink.plain(&PlainEntry { header, key: record.key, stored: record.stored }, bytes);
+        }
+    }
+    Ok(is_wanted)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use super::Entry;
 use crate::checksum::checksum;
 use crate::data_page::SegmentSalt;
 use crate::record::{Header, Kind};
+use std::ops::Range;
 
-pub(super) struct PlainEntry<'a> {
+pub struct PlainEntry<'a> {
     pub header: Header,
     pub key: &'a [u8],
     pub stored: &'a [u8],
@@ -41,6 +42,18 @@ impl<'a> PlainRecord<'a> {
     pub fn is_intact(&self, salt: SegmentSalt, address: u64) -> bool {
         let (crc, covered) = self.bytes.split_at(4);
         *crc == checksum(salt.at(address), &[covered]).to_le_bytes()
+    }
+}
+
+impl PlainEntry<'_> {
+    /// Where its key and its stored bytes lie in the bytes that it was shown in.
+    #[inline]
+    pub fn places(&self, bytes: &[u8]) -> [Range<u32>; 2] {
+        let place = |part: &[u8]| {
+            let at = part.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr()) as u32;
+            at..at + part.len() as u32
+        };
+        [place(self.key), place(self.stored)]
     }
 }
 

@@ -222,7 +222,7 @@ impl SegmentAccessor {
             if !record.is_intact(self.piece.salt, self.address_next) {
                 return Err(self.corrupt());
             }
-            is_wanted = sink.entry(&record.entry);
+            is_wanted = sink.plain(&record.entry, &self.window);
         }
         Ok(self.passed(record_bytes, is_wanted))
     }
@@ -334,15 +334,20 @@ impl EntryAccessor for SegmentAccessor {
             };
             match walk {
                 Walk::Passed => {}
-                Walk::Enough => return Ok(false),
+                Walk::Enough => {
+                    sink.leave(&self.window);
+                    return Ok(false);
+                }
                 // Bytes behind the last record are ignored.
                 Walk::AtEnd => {
+                    let is_wanted = sink.leave(&self.window);
                     self.window.clear();
-                    return Ok(true);
+                    return Ok(is_wanted);
                 }
                 Walk::Short => {
+                    let is_wanted = sink.leave(&self.window);
                     self.trim();
-                    return Ok(true);
+                    return Ok(is_wanted);
                 }
             }
         }

@@ -34,21 +34,22 @@ pub(super) struct ColumnViewMut<'a, T> {
     pub data: &'a mut [T],
 }
 
-fn filled<T: Clone + Default>() -> Box<[T]> {
-    vec![T::default(); BATCH_ROWS].into()
+fn filled<T: Clone + Default>(rows: usize) -> Box<[T]> {
+    vec![T::default(); rows].into()
 }
 
 impl Column {
-    pub fn new(of: Option<ScalarType>) -> Column {
+    /// Room for so many records.
+    pub fn new(of: Option<ScalarType>, rows: usize) -> Column {
         let Some(of) = of else { return Column { there: Box::default(), data: ColumnData::Nothing } };
         let data = match of {
-            ScalarType::Bool => ColumnData::Bool(filled()),
-            ScalarType::Int | ScalarType::Timestamp => ColumnData::Int(filled()),
-            ScalarType::Unsigned => ColumnData::Unsigned(filled()),
-            ScalarType::Float => ColumnData::Float(filled()),
-            ScalarType::Text | ScalarType::Bytes => ColumnData::Span(filled()),
+            ScalarType::Bool => ColumnData::Bool(filled(rows)),
+            ScalarType::Int | ScalarType::Timestamp => ColumnData::Int(filled(rows)),
+            ScalarType::Unsigned => ColumnData::Unsigned(filled(rows)),
+            ScalarType::Float => ColumnData::Float(filled(rows)),
+            ScalarType::Text | ScalarType::Bytes => ColumnData::Span(filled(rows)),
         };
-        Column { there: filled(), data }
+        Column { there: filled(rows), data }
     }
 
     /// A view of `data`, which is this column's own.

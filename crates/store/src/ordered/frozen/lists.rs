@@ -34,7 +34,7 @@ const COPIES_MAX: usize = 64;
 const LOOKS_MAX: usize = 1000;
 
 #[derive(Default)]
-struct GrowingList {
+pub(super) struct GrowingList {
     runs: Vec<NodeRun>,
     ranges: Vec<SourceRange>,
     /// The slot behind the last one, if the last page was in a slot.
@@ -61,11 +61,15 @@ impl FrozenLists {
         Ok(FrozenLists { tree, copier, concat, pending, listed: BTreeMap::new(), id_next: 0 })
     }
 
+    /// The most copies of a list.
+    pub(super) fn copies_max(limits: &ListLimits) -> usize {
+        COPIES_MAX.min(pages_max(limits))
+    }
+
     /// Lists a span, or the front of it. Returns the end of the listed part.
     fn list(&mut self, span: &KeySpan, limits: &ListLimits) -> Result<(GrowingList, Option<Vec<u8>>), Error> {
         let tree = self.tree.clone();
-        let pages_max = ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1);
-        let copies_max = COPIES_MAX.min(pages_max);
+        let (pages_max, copies_max) = (pages_max(limits), FrozenLists::copies_max(limits));
         let room = limits.attachment_bytes.saturating_sub(PieceOfNodes::HEAD_BYTES + 3 * NODE_KEY_BYTES_MAX);
         let runs_max = limits.ranges.min(room / PieceOfNodes::RUN_BYTES).max(1);
         let mut list = GrowingList::default();
@@ -104,7 +108,7 @@ impl FrozenLists {
     }
 
     /// Adds a copy that the moment has.
-    fn bring(&mut self, copy: &PageCopy, copies_max: usize, list: &mut GrowingList) -> Result<(), Error> {
+    pub(super) fn bring(&mut self, copy: &PageCopy, copies_max: usize, list: &mut GrowingList) -> Result<(), Error> {
         if let Some(page) = copy.take() {
             let (page, copied) = self.copy(page, copies_max, list);
             page.into_iter().for_each(|page| copy.give_back(page));
@@ -180,7 +184,20 @@ impl FrozenLists {
     }
 }
 
+fn pages_max(limits: &ListLimits) -> usize {
+    ((limits.read_bytes / NODE_BYTES as u64) as usize).max(1)
+}
+
 impl GrowingList {
+    pub(super) fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// The buffer of its copies, and where they are in it.
+    pub(super) fn into_copies(self) -> (Option<LocalBuffer>, Vec<SourceRange>) {
+        (self.copies, self.ranges)
+    }
+
     /// Adds the page in a slot. If the slot's group is gone, it is missed.
     fn add_slot(&mut self, tree: &FrozenTree, slot: u32) {
         let map = tree.slots.nodes().map();

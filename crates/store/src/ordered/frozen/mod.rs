@@ -13,6 +13,7 @@
 //! Threads: any.
 
 mod copies;
+pub mod image_lists;
 pub mod images;
 pub mod lists;
 mod nodes;
@@ -170,6 +171,11 @@ impl FrozenTree {
     /// An error if its flash is no longer held: what was read since may belong to something else.
     pub fn check(&self) -> Result<(), LayoutError> {
         if self.is_over.load(Ordering::SeqCst) { Err(LayoutError::TooOld) } else { Ok(()) }
+    }
+
+    /// Whether it holds the slots of its nodes.
+    fn is_held(&self) -> bool {
+        !lock(&self.held).is_empty()
     }
 
     /// Lets its flash go.
