@@ -35,7 +35,7 @@ use tapetum_kernels::scan::wire::{ScanReader, WireError};
 use tapetum_kernels::scan::{LentBatch, Query, QueryRun, RowBatch, RunError};
 
 /// Its name, and the version of its attachment.
-pub const SCAN: (&str, u16) = ("scan", 5);
+pub const SCAN: (&str, u16) = ("scan", 6);
 pub const SCAN_HEAD_BYTES: usize = 40;
 /// The part of its room that a scan keeps for its last frames.
 const ROOM_KEPT: u64 = 8;
