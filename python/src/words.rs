@@ -71,11 +71,6 @@ impl PythonWords for KeyspaceError {
             KeyspaceError::Ordered => {
                 "the keyspace is ordered, and its items come in the order of their keys: use keyspace.scan(start=…, end=…)".into()
             }
-            KeyspaceError::OrderedThroughPrograms => {
-                "the keyspace is ordered, and values pass through programs from hashed ones alone: put the items into one that is made \
-                 without ordered=True"
-                    .into()
-            }
             KeyspaceError::Unordered => {
                 "the keyspace has no order of keys: make one with ordered=True for scans, and put its items there"
                     .into()

@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -256,6 +257,35 @@ def test_an_epoch_shows_each_item_once_and_the_next_others(store):
     other_epoch = {item: image for batch in second for item, image in zip(batch.items, batch.images)}
     assert any((image != other_epoch[item]).any() for batch in first for item, image in zip(batch.items, batch.images))
     assert again.stats()["pictures"] == COUNT and again.stats()["failed"] == 0
+
+
+@pytest.fixture
+def both(store, folder, tmp_path):
+    """The same pictures in a hashed and in an ordered keyspace, of which one takes more than a MiB."""
+    pictures = shutil.copytree(folder, tmp_path / "pictures")
+    noise = numpy.random.default_rng(1).integers(0, 256, (1100, 1400, 3), dtype="uint8")
+    Image.fromarray(noise).save(pictures / "dogs" / "large.jpg", quality=95)
+    Image.fromarray(noise[:200, :300]).save(pictures / "cats" / "long.jpg", quality=95)
+    assert (pictures / "dogs" / "large.jpg").stat().st_size > 1 << 20
+    names = {"plain": False, "sorted": True}
+    for name, ordered in names.items():
+        store.keyspace(name, create=True, ordered=ordered)
+    yield [store.import_images(pictures, keyspace=name) for name in names]
+    for name in names:
+        store.drop_keyspace(name)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_ordered_keyspace_gives_the_batches_of_a_hashed_one(both, shuffle):
+    for text in ["jpeg_decode | random_resized_crop 32 | flip", "jpeg_decode | resize 24 | normalize | layout chw"]:
+        options = {"shuffle": shuffle, "seed": 7, "threads": 2}
+        plain, ordered = (Loader(images, Pipeline(text), 5, **options) for images in both)
+        for _ in range(2):
+            for one, other in zip(plain, ordered, strict=True):
+                assert one.images.tobytes() == other.images.tobytes()
+                assert list(one.labels) == list(other.labels) and list(one.items) == list(other.items)
+        assert plain.stats()["pictures"] == ordered.stats()["pictures"] == 2 * len(both[0])
+        assert plain.stats()["failed"] == ordered.stats()["failed"] == 0
 
 
 def test_defaults_are_those_of_torch(store):

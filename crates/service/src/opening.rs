@@ -155,11 +155,6 @@ fn write_keyspace(f: &mut fmt::Formatter<'_>, path: &Path, error: &KeyspaceError
         KeyspaceError::Ordered => {
             write!(f, "the keyspace is ordered, and its items come in the order of their keys: use `tapetum scan`")
         }
-        KeyspaceError::OrderedThroughPrograms => write!(
-            f,
-            "values pass through programs from hashed keyspaces alone, and this one is ordered: send the output of `tapetum get` to \
-             `tapetum pipeline run PIPELINE --file -`"
-        ),
         KeyspaceError::Unordered => write!(
             f,
             "the keyspace is hashed, and its keys have no order: create an ordered one with `tapetum keyspace create NAME --index ordered` \

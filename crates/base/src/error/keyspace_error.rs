@@ -53,8 +53,6 @@ pub enum KeyspaceError {
     },
     /// The keyspace is ordered: its items come from a scan of a range of keys.
     Ordered,
-    /// The keyspace is ordered: its values do not pass through programs.
-    OrderedThroughPrograms,
     /// The keyspace is hashed: its keys have no order, so it has no scan of a range.
     Unordered,
     /// Another version set the format of its keys and values.
@@ -150,11 +148,6 @@ impl fmt::Display for KeyspaceError {
             KeyspaceError::Ordered => write!(
                 f,
                 "the keyspace is ordered, and its items come in the order of their keys: use `KeyspaceHandle::scan`, with a range of keys"
-            ),
-            KeyspaceError::OrderedThroughPrograms => write!(
-                f,
-                "the keyspace is ordered, and values pass through programs from hashed ones alone: use `KeyspaceHandle::get`, or \
-                 `KeyspaceHandle::get_fields` for fields, or create a hashed keyspace"
             ),
             KeyspaceError::Unordered => write!(
                 f,

@@ -17,6 +17,7 @@ use crate::keyspace::states::KeyspaceRef;
 use crate::keyspace_kind::KeyspaceKind;
 use crate::request::Request;
 use crate::request::key_range::{KeyRange, ScanReply};
+use crate::session::near::NearGet;
 use crate::session::order::OpTarget;
 use crate::session::session_core::SessionCore;
 use crate::wake::shared_event::SharedEvent;
@@ -31,6 +32,8 @@ pub struct EngineSlot(u8);
 
 impl EngineSlot {
     pub const HASHED: EngineSlot = EngineSlot(0);
+    /// For commands whose completions tell nothing.
+    pub const NOBODY: EngineSlot = EngineSlot((u64::MAX >> OWN_TAG_BITS) as u8);
 
     /// The part that receives the completion of a command with this tag.
     #[inline]
@@ -64,6 +67,12 @@ pub enum EngineWait {
 pub trait EngineSession: Send {
     /// Starts an operation that the session has not refused.
     fn start(&mut self, core: &mut SessionCore, target: OpTarget, request: &Request<'_>);
+
+    /// Starts a get whose value goes through programs of the drive.
+    fn start_through(&mut self, core: &mut SessionCore, target: OpTarget, key: &[u8], near: Box<NearGet>);
+
+    /// Gives up the gets through programs that have this token.
+    fn cancel_through(&mut self, core: &mut SessionCore, token: u64);
 
     /// Takes the completion of a command of this part.
     fn complete(&mut self, core: &mut SessionCore, returned: Returned);

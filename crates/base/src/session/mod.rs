@@ -4,6 +4,7 @@ pub mod asks;
 pub mod batch;
 pub mod engine_session;
 pub mod joined_bytes;
+pub mod near;
 pub mod order;
 pub mod owned;
 pub mod reply_values;

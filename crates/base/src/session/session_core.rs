@@ -37,6 +37,8 @@ pub struct SessionCore {
     /// The session takes no more operations when it keeps so many bytes of keys and values.
     pub kept_bytes_max: usize,
     pub joined_bytes: JoinedBytes,
+    /// Pipelines of gets at the drive ([`super::near`]).
+    pub near_in_flight: usize,
     held: Vec<Held>,
     /// Bytes of values in held replies.
     held_bytes: usize,
@@ -62,6 +64,7 @@ impl SessionCore {
         SessionCore {
             kept_bytes_max: KEPT_BYTES_MAX.min((memory_bytes / KEPT_MEMORY_PART) as usize),
             joined_bytes: JoinedBytes::of_memory(memory_bytes),
+            near_in_flight: 0,
             queue,
             completions: Vec::new(),
             spare_buffers: SpareBuffers::new(local, pool_bytes),

@@ -28,7 +28,7 @@
 //! range of 4, 8, 16, 32 or 64 KiB, or of a multiple of 64 KiB.
 
 use super::{NODE_KEY_BYTES_MAX, SlotAddress, SlotSalt};
-use crate::checksum::checksum;
+use crate::checksum::{checksum, crc32c_append};
 use crate::mib_sums::{MibSums, stations_bytes};
 use crate::record::{Codec, VALUE_BYTES_MAX};
 
@@ -182,6 +182,14 @@ impl ExtensionHead {
     /// # Errors
     /// When no extension of this slot begins like this.
     pub fn parse(bytes: &[u8], salt: SlotSalt) -> Result<(ExtensionHead, &[u8]), ExtensionError> {
+        ExtensionHead::parse_continued(bytes, crc_of_none(salt))
+    }
+
+    /// As [`ExtensionHead::parse`], for a slot of which only [`crc_of_none`] is known.
+    ///
+    /// # Errors
+    /// As [`ExtensionHead::parse`].
+    pub fn parse_continued(bytes: &[u8], crc_of_none: u32) -> Result<(ExtensionHead, &[u8]), ExtensionError> {
         let head = bytes.first_chunk::<EXTENSION_HEAD_BYTES>().ok_or(ExtensionError::Malformed)?;
         let key_bytes = usize::from(u16::from_le_bytes([head[28], head[29]]));
         let (stored_bytes, is_key) = (u32_at(head, 20), (1..=NODE_KEY_BYTES_MAX).contains(&key_bytes));
@@ -190,7 +198,8 @@ impl ExtensionHead {
         }
         let behind = bytes.get(EXTENSION_HEAD_BYTES..front_bytes(key_bytes, stored_bytes as usize));
         let (key, stations) = behind.ok_or(ExtensionError::Malformed)?.split_at(key_bytes);
-        if u32_at(head, 0) != checksum(salt.of_extension(), &[&head[4..], key, stations]) {
+        let crc = [&head[4..], key, stations].into_iter().fold(crc_of_none, crc32c_append);
+        if u32_at(head, 0) != crc {
             return Err(ExtensionError::Checksum);
         }
         if head[4] != EXTENSION_VERSION {

@@ -35,6 +35,7 @@ stages!(
     "scan" "scan": "scanned records",
     "betweenness" "betweenness": "computed betweenness",
     "fields" "fields": "picked fields of records",
+    "extension" "extension": "checked values in extensions of ordered keyspaces",
     "sink" "sink": "wrote sinks",
 );
 

@@ -3,6 +3,7 @@
 //! A failure of the power at any other moment is the simulator's to judge (`crates/sim`).
 
 mod session_tests;
+mod through_tests;
 
 use crate::hashed::collect::victim::tests::{drive_of, small_options};
 use crate::ordered::store_bench::Bench;

@@ -1,6 +1,7 @@
-//! The drive's programs over data nodes, and their inputs in a session's scratch buffer.
+//! The drive's programs over data nodes and extensions, and their inputs in a session's scratch buffer.
 
 use tapetum_base::error::Error;
+use tapetum_drive::programs::extension::EXTENSION;
 use tapetum_drive::programs::node::{
     NODE_GET, NODE_MERGE, NODE_PUT, NODE_REALIGN, NODE_SCAN, NODE_SPLIT, NODE_SPLIT_REST,
 };
@@ -16,6 +17,8 @@ pub struct NodePrograms {
     pub split: ProgramId,
     pub split_rest: ProgramId,
     pub merge: ProgramId,
+    /// Gives the value of an extension.
+    pub extension: ProgramId,
 }
 
 impl NodePrograms {
@@ -37,6 +40,7 @@ impl NodePrograms {
             split: find(NODE_SPLIT)?,
             split_rest: find(NODE_SPLIT_REST)?,
             merge: find(NODE_MERGE)?,
+            extension: find(EXTENSION)?,
         })
     }
 }

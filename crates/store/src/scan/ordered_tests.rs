@@ -6,7 +6,6 @@ use super::tests::{
     run_range, sort, store,
 };
 use super::{QueryError, QueryReport, QuerySide};
-use crate::api::session::ItemPipeline;
 use crate::ordered::frozen::KeySpan;
 use crate::ordered::frozen::image_lists::{GapRule, ImageLists};
 use crate::{Error, KeyBound, KeyRange, KeyspaceError, Store};
@@ -261,9 +260,4 @@ fn a_request_of_hashed_keyspaces_names_the_one_of_ordered_ones() {
     let listed = papers.items_with_prefix(b"k").next().unwrap().unwrap_err();
     assert_eq!(listed, Error::Keyspace(KeyspaceError::Ordered));
     assert!(listed.to_string().contains("KeyspaceHandle::scan"), "{listed}");
-    let sha256 = store.drive_identity().programs.iter().find(|program| program.name == "sha256").unwrap().id;
-    let pipeline = ItemPipeline { stages: vec![(sha256, Vec::new())], output_bytes_max: 32, ..ItemPipeline::default() };
-    let ran = papers.get_through(b"key", &pipeline).unwrap_err();
-    assert_eq!(ran, Error::Keyspace(KeyspaceError::OrderedThroughPrograms));
-    assert!(ran.to_string().contains("KeyspaceHandle::get"), "{ran}");
 }

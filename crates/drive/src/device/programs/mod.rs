@@ -2,6 +2,7 @@
 
 pub mod betweenness;
 mod digests;
+pub mod extension;
 pub mod fields;
 #[cfg(feature = "images")]
 mod images;
@@ -68,6 +69,7 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(scan::ScanProgram),
         Box::new(betweenness::BetweennessProgram),
         Box::new(fields::FieldsProgram),
+        Box::new(extension::ExtensionProgram),
     ];
     #[cfg(feature = "images")]
     programs.extend(images::image_programs());

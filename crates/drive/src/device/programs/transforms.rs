@@ -64,7 +64,7 @@ fn feed(
     }
 }
 
-fn run_stream<S: Send + 'static>(
+pub(super) fn run_stream<S: Send + 'static>(
     context: Context<'_>,
     begin: impl FnOnce() -> Option<S>,
     mut step: impl FnMut(&mut S, &[u8], &mut [u8], bool) -> std::io::Result<StreamStep>,
@@ -88,7 +88,7 @@ impl Program for Concat {
     }
 }
 
-fn pass(from: &[u8], into: &mut [u8]) -> StreamStep {
+pub(super) fn pass(from: &[u8], into: &mut [u8]) -> StreamStep {
     let taken = from.len().min(into.len());
     into[..taken].copy_from_slice(&from[..taken]);
     StreamStep { consumed: taken, filled: taken, has_more: taken < from.len() }

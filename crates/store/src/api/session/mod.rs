@@ -40,11 +40,12 @@ use tapetum_base::wake::shared_event::{SharedEvent, Sleep};
 use tapetum_drive::{OfProcess, QueuePair};
 
 pub use crate::hashed::session::limits::{Limits, value_bytes_max};
-pub use crate::hashed::session::{Application, ItemPipeline, KeyDigest, PlainPut};
+pub use crate::hashed::session::{KeyDigest, PlainPut};
 pub use batch::Busy;
 pub use tapetum_base::session::KEPT_BYTES_MAX;
 pub use tapetum_base::session::asks::Ask;
 pub use tapetum_base::session::batch::Write;
+pub use through::{Application, ItemPipeline};
 
 /// The most operations that one session has on their way.
 pub const OPERATIONS_MAX: usize = 1 << 16;
@@ -136,15 +137,30 @@ impl Session {
         request: &Request<'_>,
         value_bytes_allowed: usize,
     ) {
+        if let Some((slot, target)) = self.target_elsewhere(keyspace, token, request, value_bytes_allowed) {
+            self.others.get(slot).start(&mut self.core, target, request);
+        }
+    }
+
+    /// The part that an operation on a keyspace that is not a hashed one goes to. `None`: it was refused and answered.
+    fn target_elsewhere(
+        &mut self,
+        keyspace: KeyspaceRef,
+        token: u64,
+        request: &Request<'_>,
+        value_bytes_allowed: usize,
+    ) -> Option<(EngineSlot, OpTarget)> {
         let refused = refuse(&self.core.base, keyspace, request);
         let slot = match refused.and_then(|()| self.engine_of(keyspace.kind())) {
             Ok(slot) => slot,
-            Err(error) => return self.core.answer(token, Outcome::Failed(error)),
+            Err(error) => {
+                self.core.answer(token, Outcome::Failed(error));
+                return None;
+            }
         };
         self.hashed_engine.check_watermark();
         let hash = self.core.base.hasher.hash(keyspace.id, request.key());
-        let target = OpTarget { token, keyspace, hash, value_bytes_allowed };
-        self.others.get(slot).start(&mut self.core, target, request);
+        Some((slot, OpTarget { token, keyspace, hash, value_bytes_allowed }))
     }
 
     /// The part for keyspaces of a kind, which is opened if it was not.
@@ -319,6 +335,7 @@ impl Session {
             for returned in completions.drain(..) {
                 match EngineSlot::of(returned.completion.tag) {
                     EngineSlot::HASHED => hashed.complete((core, hashed_engine), returned),
+                    EngineSlot::NOBODY => {}
                     slot => others.get(slot).complete(core, returned),
                 }
             }

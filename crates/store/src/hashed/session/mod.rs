@@ -39,8 +39,7 @@ use found_lately::FoundLately;
 pub use found_lately::KeyDigest;
 use large::{LargeOp, OutOfLine};
 use lookup::Miss;
-use near::NearGet;
-pub use near::{Application, ItemPipeline};
+use near::HashedNear;
 use reads::GetCount;
 pub use reads::block_of;
 use std::sync::atomic::Ordering;
@@ -63,7 +62,7 @@ struct HashedOpState {
     /// The memory of an operation that makes a value of a large one.
     joined: Option<JoinedShare>,
     /// State of a get whose value goes through programs of the drive.
-    near: Option<Box<NearGet>>,
+    near: Option<Box<HashedNear>>,
     /// Gets of other blocks of the group that is read, with how their keys were seen.
     followers: Vec<(usize, Seen)>,
 }
@@ -111,7 +110,6 @@ pub struct HashedSession {
     compressor: Compressor,
     decompressor: Decompressor,
     /// Gets whose pipelines the drive runs.
-    near_in_flight: usize,
     /// Gets of blocks whose group has been read for another get.
     followers: Vec<(usize, Seen)>,
     /// Counts of gets that are not in the store's counters yet.
@@ -134,7 +132,6 @@ impl HashedSession {
             inflated: Vec::new(),
             compressor: Compressor::new().map_err(io)?,
             decompressor: Decompressor::new().map_err(io)?,
-            near_in_flight: 0,
             followers: Vec::new(),
             gets: GetCount::default(),
             hits: engine.tier.as_ref().map(|tier| tier.hits().counts()),

@@ -1,10 +1,9 @@
 //! Gets through programs of the drive.
 
-use super::near::{ItemPipeline, NEAR_MAX};
 use crate::hashed::collect::victim::tests::{
     RECORD_BYTES, drive_in_memory, new_on, put_equal_records, store_of_equal_records, wait_for_flush,
 };
-use crate::{KeyspaceRef, Session, Store};
+use crate::{ItemPipeline, KeyspaceRef, Session, Store};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tapetum_base::error::Error;
@@ -12,6 +11,7 @@ use tapetum_base::log::Sync;
 use tapetum_base::media::io::lock;
 use tapetum_base::options::StoreOptions;
 use tapetum_base::request::{Condition, Outcome, Reply, Request};
+use tapetum_base::session::near::NEAR_MAX;
 use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::sha256::Sha256;

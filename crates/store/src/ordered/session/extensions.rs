@@ -19,6 +19,7 @@ use super::extension_write::ExtensionWrite;
 use super::in_hand::OpInHand;
 use super::looks::{deleted_by, is_live};
 use super::op_state::{NewExtension, OpStage, OrderedOp, Shown, Step};
+use super::through::compute_extension;
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::slabs::SlotShare;
 use crate::ordered::slabs::large_groups::WantedSlot;
@@ -146,6 +147,9 @@ pub(super) fn read_extension(
     head: ItemHead,
     reference: ExtensionReference,
 ) -> Step {
+    if let Some(step) = compute_extension((cx, core), op, head, reference) {
+        return step;
+    }
     let tree = op.kept.tree.clone().expect("it was attempted");
     let Some(mut read) = ExtensionRead::of(&reference, op.request.key.len(), |class| tree.extensions(class)) else {
         return mismatched(op, reference);
@@ -201,7 +205,7 @@ pub(super) fn was_read_out_of_line(
 }
 
 /// Lets an operation read its record again. If that names the same extension as before, the store is damaged.
-fn mismatched(op: &mut OrderedOp, reference: ExtensionReference) -> Step {
+pub(super) fn mismatched(op: &mut OrderedOp, reference: ExtensionReference) -> Step {
     match op.kept.mismatched.replace(reference) == Some(reference) {
         true => Step::Fail(damaged_extension(&reference)),
         false => Step::Again,

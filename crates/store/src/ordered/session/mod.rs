@@ -12,6 +12,8 @@
 //!            │                                                                └─ other ─► AwaitsPlace ── placed ─► Turn
 //!            └── AwaitsRoom, AwaitsExtension, ReadsExtension, WritesExtension: when what they wait for is there
 //! ```
+//! A get through programs ([`through`]) goes to them in the place of ReadsExtension, or of the answer with its value: Computes ──► Answer.
+//!
 //! [`OpStage`] names the stage of an operation, [`Step`] the next action on it. The parts of the session work on an operation in hand and return a
 //! step. [`Waits::advance`] is the one `match` that carries steps out. The parts know neither each other nor the session.
 //! [`OrderedSession::complete`] leads completions to their parts; [`OrderedSession::poll`] continues waiting operations.
@@ -58,6 +60,7 @@ mod scratch;
 mod splits;
 #[cfg(test)]
 mod tests;
+mod through;
 
 use super::batches::BatchList;
 use super::gate::GatePass;
@@ -87,6 +90,7 @@ use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::asks::Ask;
 use tapetum_base::session::batch::{BatchPart, BatchStop, Write};
 use tapetum_base::session::engine_session::{EngineSession, EngineSlot, EngineWait};
+use tapetum_base::session::near::NearGet;
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_base::wake::shared_event::SharedEvent;
@@ -191,6 +195,9 @@ impl Waits {
                     core.asks.add(Ask { token: op.token, value_bytes }, (cx.slot, op.number()));
                     op.kept.stage = OpStage::Asks;
                     break op.step_aside();
+                }
+                Step::Answer(shown, outcome @ Outcome::Value { .. }) if op.kept.near.is_some() => {
+                    through::compute_value((cx, core), &mut op, shown, outcome)
                 }
                 Step::Answer(shown, outcome) => {
                     match cx.state.write_back.is_closed() {
@@ -316,6 +323,7 @@ impl OrderedSession {
             OpStage::ReadsExtension(head, read) => {
                 (None, extensions::was_read_out_of_line((cx, core), &mut op, head, read, piece))
             }
+            OpStage::Computes(answer) => (None, through::computed(core, &mut op, *answer, piece.returned)),
             OpStage::WritesExtension(write) => (None, extensions::was_written((cx, core), &mut op, write, piece)),
             _ => unreachable!("it has a command on its way"),
         };
@@ -328,6 +336,25 @@ impl EngineSession for OrderedSession {
         match attempt::refuse(core, request) {
             Ok(()) => self.ops.wait(target, request),
             Err(error) => core.answer(target.token, Outcome::Failed(error)),
+        }
+    }
+
+    fn start_through(&mut self, core: &mut SessionCore, target: OpTarget, key: &[u8], near: Box<NearGet>) {
+        let request = Request::Get { key };
+        if let Err(error) = attempt::refuse(core, &request) {
+            return core.answer(target.token, Outcome::Failed(error));
+        }
+        let number = self.ops.keep(target, &request);
+        self.ops.get_mut(number).expect("it is in its slot").kept.near = Some(near);
+        self.ops.wait_for_turn(target.hash, number);
+    }
+
+    fn cancel_through(&mut self, core: &mut SessionCore, token: u64) {
+        let slot = self.cx.slot;
+        for (number, op) in self.ops.iter_mut().filter(|(_, op)| op.token == token) {
+            if let Some(near) = &mut op.kept.near {
+                near.cancel(core, slot.tag(number as u64));
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use tapetum_base::request::Outcome;
 use tapetum_base::request::decide::Answer;
 use tapetum_base::request::item::ItemHead;
 use tapetum_base::session::joined_bytes::JoinedShare;
+use tapetum_base::session::near::NearGet;
 use tapetum_base::session::order::Op;
 use tapetum_drive::LocalBuffer;
 use tapetum_kernels::expiry::Expiry;
@@ -45,6 +46,8 @@ pub enum OpStage {
     AwaitsExtension,
     /// The extension of this item is read.
     ReadsExtension(ItemHead, Box<ExtensionRead>),
+    /// The drive's programs run over its value.
+    Computes(Box<NearAnswer>),
     /// The extension that its record will name is being written.
     WritesExtension(Box<ExtensionWrite>),
     /// It asks whether it may bring a long value ([`tapetum_base::session::asks`]).
@@ -139,6 +142,14 @@ pub struct NewExtension {
     pub flushed: Arc<DurabilityTicket>,
 }
 
+/// The answer of a get whose value goes through programs, as soon as it has their result.
+pub struct NearAnswer {
+    pub shown: Shown,
+    pub outcome: Outcome,
+    /// The extension that the programs read.
+    pub reference: Option<ExtensionReference>,
+}
+
 #[derive(Default)]
 pub struct OrderedOpState {
     pub stage: OpStage,
@@ -170,6 +181,8 @@ pub struct OrderedOpState {
     pub scratch: Option<LocalBuffer>,
     /// The ticket that must be done before the value it read may be shown.
     pub ticket: Option<Arc<DurabilityTicket>>,
+    /// State of a get whose value goes through programs of the drive.
+    pub near: Option<Box<NearGet>>,
     /// The number of attempts since it last waited.
     pub retries: u32,
 }
