@@ -108,6 +108,11 @@ pub const OF_STORE: &[(Bug, &str)] = &[
         "OrderedMergeForgets",
         "the slot of a node that was merged into its neighbour is free before the merged image is durable",
     ),
+    ("OrderedSplitForgets", "a split leaves a record out of both halves"),
+    ("OrderedMergeDrops", "a merged node lacks a record"),
+    ("OrderedPurgeLive", "a purge of dead records takes a live one along"),
+    ("OrderedBatchForgets", "the last change of a batch to a node is not made"),
+    ("OrderedMergeByDeadUnit", "a merged page is believed though its unit died"),
     (
         "OrderedFreeExtensionEarly",
         "the slot of a replaced extension is free before the image that ceases to name it is durable",

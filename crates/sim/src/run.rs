@@ -10,6 +10,7 @@
 mod aim;
 mod attested;
 mod backups;
+mod dying_units;
 mod life;
 mod trouble;
 
@@ -21,6 +22,7 @@ use crate::workload::{Load, Workload};
 use aim::Aim;
 use attested::Attested;
 use backups::Backups;
+use dying_units::DyingUnits;
 use life::Life;
 use std::any::Any;
 use std::backtrace::BacktraceStatus;
@@ -28,7 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tapetum::inspect::AreaKind;
 use tapetum::{BlockDevice, Error, Full, KeyDigest, KeyspaceKind, Store, StoreOptions, Sync};
-use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64, programs};
+use tapetum_drive::{Drive, Env, Faults, FaultyFlash, LocalMemory, SimClock, SplitMix64};
 use trouble::Trouble;
 
 const SEGMENT_BYTES: u64 = 64 << 10;
@@ -40,6 +42,8 @@ const DEVICE_BYTES: u64 = 4 << 20;
 
 /// One seed in so many has backups.
 const BACKUPS_EVERY: u64 = 3;
+/// After one in this many troubles of a run with ordered keyspaces, compute units die.
+const UNITS_DIE_EVERY: u64 = 3;
 
 /// The setup of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -160,6 +164,7 @@ struct World {
     images_damaged: usize,
     attested: Attested,
     troubles: u64,
+    units: DyingUnits,
     slots: Vec<Slot>,
     /// A client takes freezes.
     has_freezes: bool,
@@ -351,6 +356,7 @@ impl World {
             images_damaged: 0,
             attested: Attested::default(),
             troubles: setup.seed,
+            units: DyingUnits::new(SplitMix64::new(setup.seed.rotate_left(16))),
             slots,
             has_freezes,
             freeze_random,
@@ -375,6 +381,10 @@ impl World {
                 self.troubles += 1;
                 let ended = self.suffer(Trouble::number(self.troubles));
                 self.judge(ended)?;
+                if self.has_ordered && self.troubles.is_multiple_of(UNITS_DIE_EVERY) {
+                    let ended = self.suffer(Trouble::UnitsDie);
+                    self.judge(ended)?;
+                }
             }
             self.tend_backups()?;
         }
@@ -491,7 +501,7 @@ impl World {
             0 => self.local.clone(),
             _ => local_memory(&self.options),
         };
-        Drive::new(Arc::new(faulty), local, programs::built_in(), self.env.clone())
+        Drive::new(Arc::new(faulty), local, self.units.programs(), self.env.clone())
     }
 
     /// One life, up to its crash.

@@ -102,6 +102,8 @@ pub struct Tally {
     pub freezes_ended: u64,
     /// Reads of freezes at the drive that were refused for want of local memory.
     pub freezes_starved: u64,
+    /// Compute units that died.
+    pub units_died: u64,
     /// Backups that were made, that were given up, cut or failed, and that were restored; restores that were cut; prunes.
     pub backups_made: u64,
     pub backups_ended: u64,
@@ -166,6 +168,7 @@ impl Tally {
         self.freezes_read += other.freezes_read;
         self.freezes_ended += other.freezes_ended;
         self.freezes_starved += other.freezes_starved;
+        self.units_died += other.units_died;
         self.backups_made += other.backups_made;
         self.backups_ended += other.backups_ended;
         self.backups_restored += other.backups_restored;
@@ -216,6 +219,7 @@ impl std::fmt::Display for Tally {
             "{} freezes, {} reads of their keyspaces, {} more that found no memory; {} ended because their flash was needed",
             self.freezes_taken, self.freezes_read, self.freezes_starved, self.freezes_ended
         )?;
+        writeln!(f, "{} compute units died", self.units_died)?;
         writeln!(
             f,
             "{} backups, {} more that came to nothing; {} restored, {} restores cut short, {} prunes",

@@ -16,13 +16,17 @@ use super::Device;
 use super::controller::CommandEnd;
 use super::engine::run::{TaskStep, run_task};
 use super::engine::shared::{EngineClient, EngineGuard};
-use super::engine::{EngineCore, EngineOptions, EngineTask, JobEnd, JobRequest, TaskResult, is_move};
+use super::engine::{
+    EngineCore, EngineOptions, EngineTask, ExecutionResult, JobEnd, JobRequest, JobResult, TaskResult, is_move,
+};
 use crate::protocol::{
-    LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
+    Execution, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
 };
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 
+/// The token of a program of a command has this bit, and the place of its pipeline below it.
+const EXECUTION: u64 = 1 << 63;
 /// Tasks of one poll, each of which takes microseconds to a tenth of a millisecond.
 const TASKS_OF_A_POLL: usize = 16;
 
@@ -37,6 +41,13 @@ pub(super) struct CheckedPipeline {
     pub job: Result<JobRequest, PipelineFailure>,
     /// The number under which others may look for its result.
     pub keeps: Option<u64>,
+}
+
+/// A command of a controller, or a part of one, that has ended.
+pub(super) enum ComputeEnd {
+    Batch(ComputeBatch),
+    /// A program of the pipeline in this place of the controller's.
+    Execution(u32, ExecutionResult),
 }
 
 /// A `Compute` command that is running.
@@ -74,6 +85,8 @@ pub(super) struct ControllerCompute {
     batches: Vec<Option<ComputeBatch>>,
     /// Batches that are still running.
     batches_left: usize,
+    /// Programs of other commands that units have.
+    executions_left: usize,
     /// Tasks of an own engine whose flash commands are running.
     in_flash: Vec<Option<MovedTask>>,
     /// Tasks started on the own engine.
@@ -159,6 +172,7 @@ impl ControllerCompute {
             engine,
             batches: Vec::new(),
             batches_left: 0,
+            executions_left: 0,
             in_flash: Vec::new(),
             tasks: 0,
             part_bytes: None,
@@ -190,9 +204,9 @@ impl ControllerCompute {
         self.tasks
     }
 
-    /// Whether a batch is running.
+    /// Whether a batch is running, or a unit has a program.
     pub fn is_busy(&self) -> bool {
-        self.batches_left > 0
+        self.batches_left > 0 || self.executions_left > 0
     }
 
     /// Whether another poll would make progress at once.
@@ -265,6 +279,16 @@ impl ControllerCompute {
         self.batches[place] = Some(batch);
         self.batches_left += 1;
         None
+    }
+
+    /// Gives a program of a command to a unit. Returns whether one will run it; the program then ends with [`ComputeEnd::Execution`].
+    pub fn execute(&mut self, place: u32, execution: Execution) -> bool {
+        let PairEngine::Shared(client) = &self.engine else { return false };
+        let token = EXECUTION | u64::from(place);
+        let is_taken = client.has_units(execution.program)
+            && client.lock().submit_execution(client.owner(), token, execution);
+        self.executions_left += usize::from(is_taken);
+        is_taken
     }
 
     /// Cancels one pipeline, or all, of the batches with this tag. Returns how many.
@@ -362,15 +386,22 @@ impl ControllerCompute {
         core.complete(task, failure.unwrap_or(TaskResult::Moved), None);
     }
 
-    /// The next batch that has ended.
-    pub fn ended(&mut self, device: &Device) -> Option<ComputeBatch> {
+    /// The next batch, or program of a command, that has ended.
+    pub fn ended(&mut self, device: &Device) -> Option<ComputeEnd> {
         while let Some(JobEnd { token, result, .. }) = self.engine.ended() {
+            let result = match result {
+                JobResult::Pipeline(result) => result,
+                JobResult::Execution(result) => {
+                    self.executions_left -= 1;
+                    return Some(ComputeEnd::Execution(token as u32, result));
+                }
+            };
             let place = &mut self.batches[(token >> 8) as usize];
             let Some(batch) = place else { unreachable!("a batch waits for its pipelines") };
             batch.ended(device, (token & 0xff) as usize, result);
             if batch.left == 0 {
                 self.batches_left -= 1;
-                return place.take();
+                return place.take().map(ComputeEnd::Batch);
             }
         }
         None

@@ -4,6 +4,8 @@
 //! submit ─► copied, checked ─┬─ refused ───────────────────────────────────────────────────────► done
 //!                            ├─ moves bytes ─► flash queue ────────────────────────────────────► done
 //!                            └─ stages ─► reads ─► all there ─► ready ─► programs, in order ───► done
+//!                                           │                     ▲  └─► a unit, if it has some ─┐
+//!                                           │                     └──────────────────────────────┘
 //!                                           └─ one failed: when the last has ended ────────────► done
 //! ```
 //! Commands to the flash queue carry tags of the controller's own (a place in `transfers`), so that it can time them and callers
@@ -12,30 +14,27 @@
 mod checks;
 mod computing;
 mod sleeping;
+mod stages;
 mod transfers;
 
 use super::Device;
 use super::compute::ControllerCompute;
 use super::engine::shared::EngineClient;
 use super::flash_share::FlashShare;
-use super::program::{Context, PREFETCH_ROUNDS, TaskState};
 use crate::counters::QueueCounters;
 use crate::event::EventPair;
-use crate::fail_point;
 use crate::flash::FlashQueue;
 use crate::memory::HostRegion;
 use crate::protocol::{
-    Command, Completion, Execution, INPUTS_MAX, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
+    Command, Completion, Execution, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
 };
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
+use stages::Pipeline;
 use transfers::{FlashTransfer, TransferOwner};
-
-/// One in this many runs of programs is timed: a clock costs as much as a small program.
-const RUNS_TIMED_EVERY: u64 = 16;
 
 #[derive(Clone, Copy)]
 pub(crate) struct EndedCommand {
@@ -61,27 +60,6 @@ impl CommandEnd {
     fn ended(self, completion: Completion) -> EndedCommand {
         EndedCommand { slot: self.slot, completion }
     }
-}
-
-/// The stage and the status that ended a pipeline early.
-#[derive(Clone, Copy)]
-struct StageFailure {
-    stage: u16,
-    status: Status,
-    errno: i32,
-}
-
-/// A running pipeline, or a free place for one.
-struct Pipeline {
-    end: CommandEnd,
-    /// `Pipeline`, or `Execute` for a command that names one program.
-    opcode: Opcode,
-    submitted_us: u64,
-    reads: u16,
-    reads_left: u16,
-    failure: Option<StageFailure>,
-    /// The stages behind the reads.
-    executions: Vec<Execution>,
 }
 
 pub(crate) struct Controller {
@@ -278,174 +256,6 @@ impl Controller {
 
     fn started_us(&mut self) -> u64 {
         *self.started_us.get_or_insert_with(|| self.device.env.now_us())
-    }
-
-    fn read_ended(&mut self, place: u32, failure: Option<StageFailure>) {
-        let pipeline = &mut self.pipelines[place as usize];
-        pipeline.reads_left -= 1;
-        pipeline.failure = pipeline.failure.or(failure);
-        if pipeline.reads_left == 0 || (pipeline.failure.is_some() && fail_point!(LeaseInFlight)) {
-            self.ready.push(place);
-        }
-    }
-
-    fn submit_execute(&mut self, end: CommandEnd, execution: Execution, leased: &LeasedRanges) {
-        if let Err(status) = self.check_execution(&execution, leased) {
-            return self.refuse(end, Opcode::Execute, 0, status);
-        }
-        let place = self.place_pipeline(end, Opcode::Execute);
-        self.pipelines[place as usize].executions.push(execution);
-        self.ready.push(place);
-    }
-
-    /// # Safety
-    /// As [`Controller::submit`].
-    unsafe fn submit_pipeline(&mut self, end: CommandEnd, stages: LocalRange, leased: &LeasedRanges) {
-        let place = self.place_pipeline(end, Opcode::Pipeline);
-        let mut executions = std::mem::take(&mut self.pipelines[place as usize].executions);
-        let mut reads = std::mem::take(&mut self.reads);
-        // SAFETY: by our caller's word.
-        let checked = unsafe { self.check_list(stages, leased, &mut reads, &mut executions) };
-        self.pipelines[place as usize].executions = executions;
-        match checked {
-            Err((stage, status)) => {
-                self.free_pipeline(place);
-                self.refuse(end, Opcode::Pipeline, stage, status);
-            }
-            // SAFETY: the pipeline was checked, and the ranges it names are leased.
-            Ok(()) => unsafe { self.start_pipeline(place, &reads) },
-        }
-        reads.clear();
-        self.reads = reads;
-    }
-
-    /// # Safety
-    /// As [`Controller::start_plain`].
-    unsafe fn start_pipeline(&mut self, place: u32, reads: &[(u64, LocalRange)]) {
-        if reads.is_empty() {
-            return self.ready.push(place);
-        }
-        let pipeline = &mut self.pipelines[place as usize];
-        (pipeline.reads, pipeline.reads_left) = (reads.len() as u16, reads.len() as u16);
-        for (stage, (flash, local)) in (0..).zip(reads) {
-            let owner = TransferOwner::Stage { pipeline: place, stage };
-            let read = Operation::Read { flash: *flash, local: local.offset, length: local.length };
-            // SAFETY: the ranges are inside flash and the lease, and do not overlap.
-            unsafe { self.submit_to_flash(owner, read) };
-        }
-    }
-
-    fn place_pipeline(&mut self, end: CommandEnd, opcode: Opcode) -> u32 {
-        let submitted_us = self.started_us();
-        if let Some(place) = self.pipelines_free.pop() {
-            let Pipeline { executions, .. } = &mut self.pipelines[place as usize];
-            let executions = std::mem::take(executions);
-            self.pipelines[place as usize] =
-                Pipeline { end, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions };
-            return place;
-        }
-        let executions = Vec::new();
-        self.pipelines.push(Pipeline { end, opcode, submitted_us, reads: 0, reads_left: 0, failure: None, executions });
-        self.pipelines.len() as u32 - 1
-    }
-
-    fn free_pipeline(&mut self, place: u32) {
-        self.pipelines[place as usize].executions.clear();
-        self.pipelines_free.push(place);
-    }
-
-    /// Runs the programs of all pipelines that are ready. First it prefetches what they will read, for all of them, so that their cache
-    /// misses overlap.
-    fn run_ready(&mut self, now_us: u64, ended: &mut Vec<EndedCommand>) {
-        let mut ready = std::mem::take(&mut self.ready);
-        for round in 0..PREFETCH_ROUNDS {
-            ready.iter().for_each(|place| self.prefetch(*place, round));
-        }
-        for place in ready.drain(..) {
-            let completion = self.run_pipeline(place);
-            let Pipeline { end, opcode, submitted_us, .. } = self.pipelines[place as usize];
-            if opcode == Opcode::Pipeline {
-                self.counters.completed(opcode, completion.status);
-                self.counters.latency(opcode, now_us.saturating_sub(submitted_us));
-            }
-            ended.push(end.ended(completion));
-            self.free_pipeline(place);
-        }
-        self.ready = ready;
-    }
-
-    fn prefetch(&self, place: u32, round: usize) {
-        let Pipeline { failure: None, executions, .. } = &self.pipelines[place as usize] else { return };
-        if let Some(execution) = executions.first() {
-            let program = &self.device.programs[usize::from(execution.program.0)];
-            let mut inputs = [&[][..]; INPUTS_MAX];
-            // SAFETY: the execution was checked, and its pipeline is not completed.
-            let (parameters, inputs) = unsafe { self.look(execution, &mut inputs) };
-            program.prefetch(round, parameters, inputs);
-        }
-    }
-
-    fn run_pipeline(&mut self, place: u32) -> Completion {
-        let pipeline = &self.pipelines[place as usize];
-        let (tag, reads, count) = (pipeline.end.tag, pipeline.reads, pipeline.executions.len());
-        if let Some(StageFailure { stage, status, errno }) = pipeline.failure {
-            return Completion { tag, status, errno, result: [0; 2], stage };
-        }
-        let mut result = [0; 2];
-        for (stage, number) in (reads..).zip(0..count) {
-            let execution = self.pipelines[place as usize].executions[number];
-            let status;
-            // SAFETY: it was checked, and its pipeline is not completed.
-            (status, result) = unsafe { self.run_program(&execution) };
-            if status != Status::Success {
-                return Completion { tag, status, errno: 0, result, stage };
-            }
-        }
-        Completion { tag, status: Status::Success, errno: 0, result, stage: 0 }
-    }
-
-    /// # Safety
-    /// The execution was checked, and nobody else touches its output or writes what it reads.
-    unsafe fn run_program(&mut self, execution: &Execution) -> (Status, [u64; 2]) {
-        let timed_from_us = self.runs.is_multiple_of(RUNS_TIMED_EVERY).then(|| self.device.env.now_us());
-        self.runs += 1;
-        let program = &self.device.programs[usize::from(execution.program.0)];
-        let mut task = TaskState::default();
-        let mut inputs = [&[][..]; INPUTS_MAX];
-        // SAFETY: by our caller's word; the output overlaps nothing that is read.
-        let (status, result) = unsafe {
-            let (parameters, inputs) = self.look(execution, &mut inputs);
-            let output = self.pointer(execution.output).as_ptr();
-            let output = std::slice::from_raw_parts_mut(output, execution.output.length as usize);
-            program.run(Context { parameters, inputs, output, task: &mut task })
-        };
-        assert_ne!(status, Status::Program(0), "program {} gave zero, which is success", program.descriptor().name);
-        self.counters.completed(Opcode::Execute, status);
-        if let Some(from_us) = timed_from_us {
-            self.counters.latency(Opcode::Execute, self.device.env.now_us() - from_us);
-        }
-        (status, result)
-    }
-
-    /// The parameters and inputs of an execution.
-    ///
-    /// # Safety
-    /// The execution was checked. Nobody writes these ranges for as long as the slices live.
-    unsafe fn look<'a>(
-        &self,
-        execution: &Execution,
-        inputs: &'a mut [&'a [u8]; INPUTS_MAX],
-    ) -> (&'a [u8], &'a [&'a [u8]]) {
-        let slice = |range: LocalRange| {
-            let from = self.pointer(range).as_ptr();
-            // SAFETY: inside local memory, which lives as long as the drive; our caller says that nobody writes there.
-            unsafe { std::slice::from_raw_parts(from, range.length as usize) }
-        };
-        let ranges = execution.inputs();
-        for (input, range) in inputs.iter_mut().zip(ranges) {
-            *input = slice(*range);
-        }
-        (slice(execution.parameters), &inputs[..ranges.len()])
     }
 
     fn pointer(&self, range: LocalRange) -> NonNull<u8> {

@@ -88,7 +88,7 @@ pub fn drive_with(flash: Arc<dyn Flash>, local_bytes: usize, programs: Vec<Box<d
         drive = drive.with_threads(1).unwrap();
     }
     if has_units() {
-        let units = units_of(&drive, &[("zstd-compress", 2), ("zstd-decompress", 2), ("sha256", 2)]);
+        let units = units_of(&drive, &[("zstd-compress", 2), ("zstd-decompress", 2), ("sha256", 2), ("add-byte", 2)]);
         let EngineOptions { sub_buffers, sub_buffer_bytes, .. } = EngineOptions::of_a_queue_pair();
         drive = drive.with_compute_units(&EngineOptions { sub_buffers, sub_buffer_bytes, ..units });
     }

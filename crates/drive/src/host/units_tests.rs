@@ -1,7 +1,7 @@
 //! Drives with compute units: the tests of `Compute` again, and tests of the units.
 
 use super::compute_bench::{BYTES, ComputeBench, FLASH_BYTES, SOURCE, digest, failed, pipeline, written};
-use super::testing::{finish, on_units, once_more, submit, units_of};
+use super::testing::{finish, on_units, once_more, run, submit, units_of};
 use super::{Drive, QueuePair, Returned};
 use crate::device::engine::EngineOptions;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -14,7 +14,7 @@ use crate::flash::memory::MemoryFlash;
 use crate::flash::test_path::TestPath;
 use crate::memory::LocalMemory;
 use crate::protocol::{
-    Command, Operation, PipelineDescriptor, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, Status,
+    Command, LocalRange, Operation, PipelineDescriptor, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, Status,
 };
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -35,6 +35,13 @@ once_more! {
         all_pipelines_of_a_command_are_cancelled
         one_pipeline_is_cancelled_and_no_other
         nothing_to_cancel_is_no_failure;
+    tests:
+        a_program_reads_what_was_written
+        what_cannot_be_run_is_refused
+        a_pipeline_reads_and_computes_with_one_completion
+        a_list_is_copied_when_it_is_submitted
+        a_list_that_is_none_is_refused_at_its_stage
+        a_stage_that_fails_is_named_and_ends_its_pipeline;
     kept_tests:
         a_batch_reads_what_it_keeps_itself
         readers_and_makers_share_few_sub_buffers
@@ -173,6 +180,39 @@ fn a_unit_whose_program_panics_is_dead_and_its_pipeline_says_where() {
         pipeline(&[concat, sha], source, bench.sink(0, 32)),
     ]);
     assert_eq!(results, [PipelineResult::Failed(gone), finished(32)]);
+}
+
+#[test]
+fn programs_of_commands_run_on_units_and_where_none_is_left_on_the_thread_that_polls() {
+    let ran_on = Arc::new(Mutex::new(Vec::new()));
+    let log = ran_on.clone();
+    let faulty = move |parameters: &[u8], _: &dyn Fn() -> bool| {
+        log.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
+        assert!(parameters.is_empty(), "for the test");
+    };
+    let drive = with_programs(vec![Box::new(Then("faulty", faulty))]);
+    let drive = drive.with_compute_units(&units_of(&drive, &[("faulty", 2)]));
+    let mut bench = ComputeBench::on(drive.clone());
+    let program = bench.stage("faulty").program;
+    let buffer = bench.buffer.range();
+    let at = |offset: u64, length| LocalRange { offset: buffer.offset + offset, length };
+    let execute = |parameters| Operation::Execute {
+        program,
+        parameters: at(0, parameters),
+        input: at(SOURCE, 100),
+        output: at(SOURCE + 100, 100),
+    };
+    let (good, bad) = (execute(0), execute(1));
+    let statuses = [good, bad, good, bad, good].map(|operation| run(&mut bench.pair, operation, &mut bench.buffer).status);
+    use Status::{Success, UnitLost};
+    assert_eq!(statuses, [Success, UnitLost, Success, UnitLost, Success]);
+    assert_eq!(bench.buffer.bytes()[SOURCE as usize + 100..][..100], written(SOURCE as usize, 100));
+    let own = std::thread::current().name().unwrap().to_owned();
+    let unit = || "tapetum-unit".to_owned();
+    assert_eq!(*ran_on.lock().unwrap(), [unit(), unit(), unit(), unit(), own]);
+    let stages = drive.stages();
+    let faulty = stages.iter().find(|stage| stage.name == "faulty").unwrap();
+    assert_eq!((faulty.tasks, faulty.failures), (4, 2));
 }
 
 #[test]

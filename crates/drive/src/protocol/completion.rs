@@ -19,6 +19,8 @@ pub enum Status {
     UnknownRegion,
     /// A program filled its output and has more to give.
     More,
+    /// The compute unit that ran the program died. The program's output is undefined.
+    UnitLost,
     /// A program's own status other than success; never zero.
     Program(u16),
 }

@@ -75,8 +75,8 @@ pub struct ServeArguments {
     #[arg(long, value_name = "N", default_value = "0",
           value_parser = clap::value_parser!(u8).range(0..=DRIVE_THREADS_MAX as i64))]
     pub drive_threads: u8,
-    /// Threads of the drive for its programs, which queries, graphs, pipelines and pictures of all clients share: PROGRAM=NUMBER, with
-    /// commas between them, such as scan=2,zstd=1; without, whoever waits for one computes it
+    /// Threads of the drive for its programs, which queries, graphs, pipelines, pictures and operations of all clients share: PROGRAM=NUMBER,
+    /// with commas between them, such as scan=2,node-get=1; without, whoever waits for one computes it
     #[arg(long, value_name = "UNITS", value_delimiter = ',')]
     pub compute_units: Vec<String>,
     /// Pin these threads, each to a core

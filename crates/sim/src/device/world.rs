@@ -5,7 +5,7 @@ use super::units::{DeviceBytes, SimUnit, UnitTask};
 use super::{DeviceSetup, DeviceTally};
 use std::collections::{BTreeMap, BTreeSet};
 use tapetum_drive::arbiter::{SubBuffer, TaskOutcome, TaskPacket, UnitCount};
-use tapetum_drive::engine::{EngineCore, EngineOptions, JobEnd, TaskResult, TaskWork};
+use tapetum_drive::engine::{EngineCore, EngineOptions, JobResult, TaskResult, TaskWork};
 use tapetum_drive::{LocalMemory, PipelineResult, ProgramId, SplitMix64, Status};
 
 const LOCAL_BYTES: usize = 8 << 20;
@@ -315,17 +315,20 @@ impl DeviceWorld {
             let Some(pipeline) = self.pipelines.remove(&end.token) else {
                 return Err(format!("{end:?} came twice, or of nothing"));
             };
+            let JobResult::Pipeline(result) = end.result else {
+                return Err(format!("{end:?} is of a pipeline"));
+            };
             self.trace(end.token << 8 | 1 << 63);
             let is_used = |unit: &SimUnit, sub_buffer: SubBuffer| {
                 let packet = unit.task.as_ref().map(|task| &task.task.packet);
                 packet.is_some_and(|packet| packet.output == sub_buffer || packet.input == Some(sub_buffer))
             };
-            self.tell_readers(&end, &pipeline);
+            self.tell_readers(end.token, result, &pipeline);
             let units = &self.units;
             self.holders.retain(|sub_buffer, (sequence, _)| {
                 *sequence != pipeline.sequence || units.iter().any(|unit| is_used(unit, *sub_buffer))
             });
-            self.check_end(&end, pipeline)?;
+            self.check_end(result, pipeline)?;
         }
         let held = self.core.quarantined() + self.core.sub_buffers_free();
         if held > usize::from(self.options.sub_buffers) || self.core.reserved() > self.options.sub_buffers {
@@ -335,31 +338,31 @@ impl DeviceWorld {
     }
 
     /// Passes the end of a pipeline that may have kept a result to its readers.
-    fn tell_readers(&mut self, end: &JobEnd, pipeline: &SimPipeline) {
+    fn tell_readers(&mut self, token: u64, result: PipelineResult, pipeline: &SimPipeline) {
         let SimSink::Kept { id } = pipeline.sink else { return };
-        let readers = self.pipelines.values_mut().filter(|reader| reader.fate.awaits == Some(end.token));
-        readers.for_each(|reader| match end.result {
+        let readers = self.pipelines.values_mut().filter(|reader| reader.fate.awaits == Some(token));
+        readers.for_each(|reader| match result {
             PipelineResult::Finished { .. } => reader.fate.awaits = None,
             PipelineResult::Failed(failure) => reader.fate.maker_failure = Some(failure),
         });
         if let Some(kept @ SimKept::Promised(..)) = self.kept.get_mut(&id)
-            && matches!(kept, SimKept::Promised(token, _) if *token == end.token)
+            && matches!(kept, SimKept::Promised(maker, _) if *maker == token)
         {
-            *kept = match end.result {
+            *kept = match result {
                 PipelineResult::Finished { .. } => SimKept::Kept(kept.bytes()),
                 PipelineResult::Failed(failure) => SimKept::Failed(failure),
             };
         }
     }
 
-    fn check_end(&mut self, end: &JobEnd, pipeline: SimPipeline) -> Result<(), String> {
-        self.tally.ended(&end.result);
+    fn check_end(&mut self, result: PipelineResult, pipeline: SimPipeline) -> Result<(), String> {
+        self.tally.ended(&result);
         let PipelineFate { expected, stages, .. } = &pipeline.fate;
-        if !pipeline.fate.may_end(&end.result, self.now_us, |program| self.is_gone(program)) {
+        if !pipeline.fate.may_end(&result, self.now_us, |program| self.is_gone(program)) {
             let told = expected.as_ref().map(Vec::len);
-            return Err(format!("{end:?} at {} µs of {stages:?}, which was to come to {told:?}", self.now_us));
+            return Err(format!("{result:?} at {} µs of {stages:?}, which was to come to {told:?}", self.now_us));
         }
-        if let (PipelineResult::Finished { .. }, Ok(expected)) = (end.result, expected) {
+        if let (PipelineResult::Finished { .. }, Ok(expected)) = (result, expected) {
             let (found, is_filled_up) = match &pipeline.sink {
                 SimSink::Host(buffer) => (&buffer.bytes()[..expected.len()], true),
                 // Checked by the pipelines that take the result.

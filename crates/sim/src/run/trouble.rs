@@ -40,6 +40,8 @@ pub enum Trouble {
     Full,
     /// Several recoveries in a row are interrupted.
     Recovery,
+    /// Compute units die. Not among [`Trouble::number`]: ordered keyspaces alone have work for them.
+    UnitsDie,
 }
 
 const TROUBLES: [Trouble; 17] = [
@@ -75,6 +77,7 @@ impl Trouble {
     /// Whether commands fail, or their results may be wrong.
     pub fn fails(self) -> bool {
         self.damages()
+            || self == Trouble::UnitsDie
             || matches!(self, Trouble::Fails(fault) if !matches!(fault, Fault::ShortRead | Fault::ShortWrite))
     }
 }
@@ -130,6 +133,7 @@ impl World {
             Trouble::Full if self.has_ordered => self.fill_ordered(),
             Trouble::Full => self.open_and_read(None)?.fill(self),
             Trouble::Recovery => self.crash_in_recovery_twice(),
+            Trouble::UnitsDie => self.endure_dying_units(),
         }
     }
 
@@ -195,6 +199,45 @@ impl World {
             self.faulty.heal();
             self.trouble = None;
         }
+        self.open_and_read(None).map(drop)
+    }
+
+    /// Works while units die, and goes on with what is on flash then.
+    fn endure_dying_units(&mut self) -> Result<(), Stop> {
+        for _ in 0..2 {
+            let mut life = self.open_and_read(None)?;
+            self.begin_to_fail(Trouble::UnitsDie);
+            for _ in 0..self.random.below(100) {
+                life.step(self, None)?;
+            }
+            let one_in = 1 + self.random.below(60);
+            self.units.set(one_in);
+            self.model.set_drive_fails(true);
+            self.model.note_everywhere(&format!("of {one_in} runs of programs one is its unit's last"));
+            let mut steps = 30 + self.random.below(150);
+            while steps > 0 && !life.has_failed() {
+                steps -= 1;
+                life.step(self, None)?;
+            }
+            // A little longer, to check the answers of a failed store.
+            for _ in 0..30 {
+                life.step(self, None)?;
+            }
+            if self.random.one_in(4) {
+                life.close(self)?;
+            }
+            let died = self.units.set(0);
+            self.tally.units_died += died;
+            self.model.set_drive_fails(false);
+            if self.random.one_in(2) {
+                let report = self.faulty.crash();
+                self.tally.unsynced(self.state, &report);
+                self.note_faults();
+                self.faulty = self.faulty.reopen();
+            }
+            self.model.crash();
+        }
+        self.trouble = None;
         self.open_and_read(None).map(drop)
     }
 

@@ -1,7 +1,7 @@
 //! `Compute`: descriptors are copied and checked, and what comes of their pipelines ends the command.
 
 use super::{CommandEnd, Controller, EndedCommand, TransferOwner};
-use crate::device::compute::{CheckedPipeline, ComputeBatch, ComputeRequest, ControllerCompute};
+use crate::device::compute::{CheckedPipeline, ComputeBatch, ComputeEnd, ComputeRequest, ControllerCompute};
 use crate::device::engine::{JobRequest, SinkRequest, SourceRequest, TaskResult};
 use crate::device::ranges::copy_once;
 use crate::protocol::{
@@ -223,10 +223,16 @@ impl Controller {
         });
         self.share = share;
         let mut now_us = None;
-        while let Some(batch) = compute.ended(&device) {
+        while let Some(end) = compute.ended(&device) {
             let now_us = *now_us.get_or_insert_with(|| device.env.now_us());
-            ended.push(self.end_compute(&batch, now_us));
+            match end {
+                ComputeEnd::Batch(batch) => ended.push(self.end_compute(&batch, now_us)),
+                ComputeEnd::Execution(place, result) => self.unit_ended(place, result),
+            }
         }
         self.compute = Some(compute);
+        if !self.ready.is_empty() {
+            self.run_ready(now_us.unwrap_or_default(), ended);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The transfers of a controller that the flash queue holds: the owner of each, and what its completion does.
 
-use super::{CommandEnd, Controller, EndedCommand, StageFailure};
+use super::stages::StageFailure;
+use super::{CommandEnd, Controller, EndedCommand};
 use crate::protocol::{Command, Completion, Opcode, Operation, Purpose, RegionId, Status};
 
 #[derive(Clone, Copy)]

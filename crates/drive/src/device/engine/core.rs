@@ -10,14 +10,16 @@
 //! 1. A task that was taken is completed once, or lost with its unit, or never comes back. Its pipeline ends at its deadline even so.
 //! 2. A sub-buffer is written by the task whose output it is, and read by the task whose input it is: the arbiter gives it to no
 //!    other meanwhile, nor after a deadline that passed while the task ran.
-//! 3. Memory that the host lent, and flash, is touched by tasks of [`SOURCE`] and [`SINK`] alone, and a pipeline never ends before
-//!    such a task of its own.
+//! 3. Memory that the host lent, and flash, is touched by tasks of [`SOURCE`] and [`SINK`], and by programs of commands; a pipeline never
+//!    ends before such a task of its own. A program of a command is a pipeline of one task, without a deadline.
 
 use super::EngineOptions;
 use super::counters::{EngineCounters, TaskCount, TaskRate};
-use super::job::{EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork};
+use super::job::{
+    APPLICATION_OF_COMMANDS, EngineJob, FlashSink, JobSink, JobSource, SINK, SOURCE, SourceKind, TaskWork,
+};
 use super::kept::{KeptResults, KeptState};
-use super::outcomes::{failed, outcome_of, refused};
+use super::outcomes::{JobEnd, JobResult, TaskResult, failed, outcome_of, refused};
 use crate::device::arbiter::{
     ARGUMENTS_BYTES, Arbiter, ArbiterOptions, PipelineEnd, PipelineOutcome, PipelineRequest, StageRequest, SubBuffer,
     TaskCost, TaskOutcome, TaskPacket, UnitCount,
@@ -25,7 +27,7 @@ use crate::device::arbiter::{
 use crate::device::program::{Program, TaskState};
 use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
 use crate::protocol::{
-    LocalRange, PARAMETERS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage,
+    Execution, LocalRange, PARAMETERS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage,
     ProgramId, SourceRange, Status,
 };
 use std::collections::{BTreeMap, VecDeque};
@@ -65,34 +67,12 @@ pub struct JobRequest {
     pub attachment: Arc<[u8]>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobEnd {
-    pub owner: u64,
-    pub token: u64,
-    pub result: PipelineResult,
-}
-
 pub struct EngineTask {
     pub packet: TaskPacket,
     pub work: TaskWork,
     pub state: TaskState,
     /// The unit must measure the task's time.
     pub is_timed: bool,
-}
-
-/// How a unit's work ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskResult {
-    /// The program returned this status and filled so many bytes.
-    Ran {
-        status: Status,
-        filled: u32,
-    },
-    Moved,
-    /// A flash command of the move failed.
-    FlashFailed {
-        errno: i32,
-    },
 }
 
 pub struct EngineCore {
@@ -209,6 +189,17 @@ impl EngineCore {
         Ok(sequence)
     }
 
+    /// Takes a program of a command. Returns whether a unit will run it; if not, there is none, or too many wait.
+    pub fn submit_execution(&mut self, owner: u64, token: u64, execution: Execution) -> bool {
+        let stages = vec![StageRequest { program: execution.program, arguments: [0; ARGUMENTS_BYTES] }];
+        let (application, deadline_us) = (APPLICATION_OF_COMMANDS, None);
+        let request = PipelineRequest { application, stages, in_parts: false, deadline_us };
+        let Ok(sequence) = self.arbiter.submit(&request) else { return false };
+        self.jobs.insert(sequence, EngineJob::of_execution(owner, token, execution));
+        self.start();
+        true
+    }
+
     /// The source of a job, and the pipeline that must end first if the job reads its kept result.
     fn source(&self, owner: u64, source: SourceRequest) -> Result<(JobSource, Option<u32>), PipelineFailure> {
         Ok(match source {
@@ -298,6 +289,7 @@ impl EngineCore {
         let input_bytes = stage.checked_sub(1).map_or(0, |before| job.filled[before]);
         let input = packet.input.map_or(LocalRange::EMPTY, |input| place(input, input_bytes));
         let work = match packet.program() {
+            _ if job.execution.is_some() => TaskWork::Execute(job.execution?),
             SOURCE => TaskWork::Move(job.source.next_part(output, self.sector_bytes)),
             SINK => TaskWork::Move(job.next_sink_part(input, packet.input_is_last, self.sector_bytes)?),
             _ => TaskWork::Run { input, output },
@@ -323,14 +315,24 @@ impl EngineCore {
             }
             TaskWork::Run { input, .. } => u64::from(input.length),
             TaskWork::Move(_) => u64::from(filled),
+            TaskWork::Execute(execution) => execution.inputs().iter().map(|input| u64::from(input.length)).sum(),
+        };
+        let (output_bytes, failed) = match (&work, result) {
+            (TaskWork::Execute(execution), TaskResult::Executed { status, .. }) => {
+                (u64::from(execution.output.length), status != Status::Success)
+            }
+            _ => (u64::from(filled), failed),
         };
         let rate = self.rates.entry(packet.program()).or_default();
-        let unit_us = rate.took_us(input_bytes + u64::from(filled), unit_us);
-        let count = TaskCount { bytes_in: input_bytes, bytes_out: u64::from(filled), unit_us, failed };
+        let unit_us = rate.took_us(input_bytes + output_bytes, unit_us);
+        let count = TaskCount { bytes_in: input_bytes, bytes_out: output_bytes, unit_us, failed };
         self.counters.ended(packet.program(), count);
         if let Some(job) = self.jobs.get_mut(&packet.sequence) {
             (job.filled[stage], job.tasks[stage]) = (filled, Some(state));
             job.failure = job.failure.or(failure);
+            if let TaskResult::Executed { status, result } = result {
+                job.executed = Some((status, result));
+            }
             self.counters.worked_for(job.application, unit_us);
         }
         let flash_bytes = if work.flash().is_empty() { 0 } else { u64::from(filled) };
@@ -465,13 +467,17 @@ impl EngineCore {
     fn end(&mut self, sequence: u32, job: EngineJob, outcome: PipelineOutcome) {
         self.counters.pipeline_ended(job.application);
         let EngineJob { owner, token, stage_count, sink, written, failure, source_failure, readers, .. } = job;
+        if job.execution.is_some() {
+            let result = job.execution_result();
+            return self.ended.push_back(JobEnd { owner, token, result: JobResult::Execution(result) });
+        }
         let result = match (outcome, source_failure.or(failure)) {
             (PipelineOutcome::Finished, _) => PipelineResult::Finished { bytes: written },
             (PipelineOutcome::Failed { .. }, Some(failure)) => PipelineResult::Failed(failure),
             (_, Some(failure)) if source_failure.is_some() => PipelineResult::Failed(failure),
             (outcome, _) => PipelineResult::Failed(failed(outcome, stage_count)),
         };
-        self.ended.push_back(JobEnd { owner, token, result });
+        self.ended.push_back(JobEnd { owner, token, result: JobResult::Pipeline(result) });
         let JobSink::Kept { id, buffer } = sink else { return };
         match result {
             PipelineResult::Finished { bytes } => {

@@ -1,6 +1,7 @@
 //! The core, driven by a unit that runs tasks in any order, late or never, and dies.
 
-use super::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
+use super::core::{EngineCore, EngineTask, JobRequest, SinkRequest, SourceRequest};
+use super::{JobEnd, JobResult, TaskResult};
 use super::run::{TaskStep, run_task};
 use super::{EngineCounters, EngineOptions, SINK, SOURCE};
 use crate::SplitMix64;
@@ -268,12 +269,12 @@ fn a_reader_waits_for_its_maker_no_longer_than_its_deadline() {
     assert_eq!(bench.core.reserved(), 3, "who waits has reserved nothing");
     bench.core.expire(10);
     let late = PipelineResult::Failed(failed(PipelinePlace::Source, PipelineReason::DeadlineExceeded));
-    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: late }));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: JobResult::Pipeline(late) }));
     bench.run(makers);
     bench.run_all();
     let result = PipelineResult::Finished { bytes: 100 };
     for token in [7, 2] {
-        assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token, result }));
+        assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token, result: JobResult::Pipeline(result) }));
     }
     assert_eq!((bench.core.in_flight(), bench.core.reserved()), (0, 0));
 }
@@ -336,13 +337,13 @@ fn a_stage_that_never_ends_holds_up_nobody_else() {
     assert!(!hangs.state.is_cancelled());
     bench.core.expire(50);
     let result = PipelineResult::Failed(failed(PipelinePlace::Stage(0), PipelineReason::DeadlineExceeded));
-    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result }));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: JobResult::Pipeline(result) }));
     assert!(hangs.state.is_cancelled(), "its unit is told");
     assert_eq!(bench.core.quarantined(), 2);
     let other = bench.request(&[SHA256], 5000);
     bench.core.submit(other).unwrap();
     bench.run_all();
-    assert!(matches!(bench.core.ended(), Some(JobEnd { result: PipelineResult::Finished { bytes: 32 }, .. })));
+    assert!(matches!(bench.core.ended(), Some(JobEnd { result: JobResult::Pipeline(PipelineResult::Finished { bytes: 32 }), .. })));
     bench.run(hangs);
     assert_eq!((bench.core.quarantined(), bench.core.ended()), (0, None));
     assert_eq!(bench.tasks("sha256"), 3);
@@ -427,11 +428,11 @@ fn what_is_cancelled_by_its_token_ends_with_its_task_and_no_other_task_of_it_run
     assert!(bench.core.ended().is_none() && bench.core.sub_buffers_free() == free, "its task may still write");
     bench.run(runs);
     let cancelled = PipelineResult::Failed(failed(PipelinePlace::Source, PipelineReason::Cancelled));
-    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 0, result: cancelled }));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 0, result: JobResult::Pipeline(cancelled) }));
     bench.run_all();
-    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: cancelled }));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 1, result: JobResult::Pipeline(cancelled) }));
     let result = PipelineResult::Finished { bytes: 100 };
-    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 2, result }));
+    assert_eq!(bench.core.ended(), Some(JobEnd { owner: 1, token: 2, result: JobResult::Pipeline(result) }));
     assert_eq!(bench.tasks("source"), 2, "of the second, none ran");
 }
 
@@ -464,7 +465,7 @@ fn any_order(seed: u64) {
                 bench.run(task);
             }
         }
-        while let Some(JobEnd { result, .. }) = bench.core.ended() {
+        while let Some(JobEnd { result: JobResult::Pipeline(result), .. }) = bench.core.ended() {
             ended += 1;
             if let PipelineResult::Failed(PipelineFailure { reason, .. }) = result {
                 use PipelineReason::{DeadlineExceeded, NoUnitLeft, OutputTooLong, UnitLost};

@@ -4,13 +4,14 @@
 //! with two program numbers that no program has; their [`TaskWork`] is a move of bytes rather than a program.
 
 use super::kept::KeptResult;
+use super::outcomes::ExecutionResult;
 use crate::device::arbiter::{PIPELINE_STAGES_MAX, TaskOutcome};
 use crate::device::flash_share::BYTES_BESIDE_GETS;
 use crate::device::program::{CancelFlag, TaskState};
 use crate::fail_point;
 use crate::memory::LocalBuffer;
 use crate::protocol::{
-    LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange,
+    Execution, LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange, Status,
 };
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ use std::sync::Arc;
 pub const SOURCE: ProgramId = ProgramId(u16::MAX - 1);
 /// The last stage of every pipeline.
 pub const SINK: ProgramId = ProgramId(u16::MAX);
+
+/// The application that pays for programs of commands.
+pub(super) const APPLICATION_OF_COMMANDS: u16 = 0;
 
 /// Ranges that one part is gathered from: 256 KiB of scattered nodes.
 const RANGES_OF_A_PART_MAX: usize = 64;
@@ -35,6 +39,8 @@ pub enum TaskWork {
         output: LocalRange,
     },
     Move(ByteMove),
+    /// A command's program, over memory that the host lent.
+    Execute(Execution),
 }
 
 /// Bytes that the device itself moves: first the copies, then the zeros, then all flash commands at once.
@@ -60,7 +66,7 @@ impl TaskWork {
     pub fn flash(&self) -> &[Operation] {
         match self {
             TaskWork::Move(moves) => &moves.flash,
-            TaskWork::Run { .. } => &[],
+            TaskWork::Run { .. } | TaskWork::Execute(_) => &[],
         }
     }
 }
@@ -233,6 +239,10 @@ pub(super) struct EngineJob {
     pub source_failure: Option<PipelineFailure>,
     /// Pipelines that wait for the result which this one keeps.
     pub readers: Vec<u32>,
+    /// The work of a job that is one program of a command: it has neither source nor sink.
+    pub execution: Option<Execution>,
+    /// What that program returned.
+    pub executed: Option<(Status, [u64; 2])>,
 }
 
 impl EngineJob {
@@ -260,6 +270,24 @@ impl EngineJob {
             failure: None,
             source_failure: None,
             readers: Vec::new(),
+            execution: None,
+            executed: None,
+        }
+    }
+
+    /// A job that is one program of a command.
+    pub fn of_execution(owner: u64, token: u64, execution: Execution) -> EngineJob {
+        let (source, sink) = (JobSource::new(SourceKind::Local, Vec::new()), JobSink::Host(LocalRange::EMPTY));
+        let job = EngineJob::new(owner, token, APPLICATION_OF_COMMANDS, 1, &Arc::default(), source, sink);
+        EngineJob { execution: Some(execution), ..job }
+    }
+
+    /// How the program of a command ended.
+    pub fn execution_result(&self) -> ExecutionResult {
+        match (self.executed, &self.tasks[0]) {
+            (Some((status, result)), _) => ExecutionResult::Ran { status, result },
+            (None, Some(_)) => ExecutionResult::NotBegun,
+            (None, None) => ExecutionResult::UnitLost,
         }
     }
 

@@ -4,7 +4,7 @@
 //! 2. The event is readable exactly while there is an end: it is raised and cleared under the lock that guards the ends. When the engine is
 //!    lost, it stays readable.
 
-use super::core::JobEnd;
+use super::JobEnd;
 use crate::event::Event;
 use crate::locks::whole;
 use std::collections::VecDeque;
@@ -61,6 +61,7 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
+    use super::super::JobResult;
     use super::*;
     use crate::env::Env;
     use crate::event::is_readable_within;
@@ -74,9 +75,10 @@ mod tests {
         const BRINGERS: u64 = 3;
         const ENDS: u64 = 20_000;
         let mailbox = Arc::new(Mailbox::new().unwrap());
+        let finished = |bytes| JobResult::Pipeline(PipelineResult::Finished { bytes });
         let bring = |owner: u64| {
             let mailbox = mailbox.clone();
-            let end = move |token| JobEnd { owner, token, result: PipelineResult::Finished { bytes: token } };
+            let end = move |token| JobEnd { owner, token, result: finished(token) };
             Env::system().spawn("bringer", move || (0..ENDS).for_each(|token| mailbox.put(end(token)))).unwrap()
         };
         let bringers: Vec<_> = (0..BRINGERS).map(bring).collect();

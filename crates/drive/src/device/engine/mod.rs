@@ -22,12 +22,13 @@ pub(crate) mod run;
 pub(crate) mod shared;
 mod units;
 
-pub use self::core::{EngineCore, EngineTask, JobEnd, JobRequest, SinkRequest, SourceRequest, TaskResult};
+pub use self::core::{EngineCore, EngineTask, JobRequest, SinkRequest, SourceRequest};
 pub(crate) use counters::EngineCounters;
 pub use counters::{ApplicationSnapshot, StageSnapshot};
 pub(crate) use job::is_move;
 pub use job::{ByteMove, SINK, SOURCE, TaskWork};
 pub use kept::KEPT_RESULTS_MAX;
+pub use outcomes::{ExecutionResult, JobEnd, JobResult, TaskResult};
 
 use super::arbiter::{PIPELINE_STAGES_MAX, UnitCount};
 use crate::protocol::PIPELINES_MAX;

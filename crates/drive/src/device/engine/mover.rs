@@ -7,8 +7,9 @@
 //! ```
 //! It also keeps the engine's deadlines: it never sleeps beyond the next one.
 
-use super::core::{EngineTask, TaskResult};
+use super::core::EngineTask;
 use super::job::is_move;
+use super::outcomes::TaskResult;
 use super::shared::EngineShared;
 use super::units::{FinishedTask, RanTask};
 use crate::counters::{DriveCounters, QueueCounters};

@@ -1,9 +1,54 @@
 //! How tasks and pipelines ended, for the arbiter and for the host.
 
-use super::core::TaskResult;
 use super::job::TaskWork;
 use crate::device::arbiter::{OUTPUT_OVERFLOW, PipelineOutcome, PipelineRefusal, TaskOutcome, TaskPacket};
-use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, Status};
+use crate::protocol::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, Status};
+
+/// How a unit's work ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskResult {
+    /// The program returned this status and filled so many bytes.
+    Ran {
+        status: Status,
+        filled: u32,
+    },
+    /// The program of a command returned this.
+    Executed {
+        status: Status,
+        result: [u64; 2],
+    },
+    Moved,
+    /// A flash command of the move failed.
+    FlashFailed {
+        errno: i32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobEnd {
+    pub owner: u64,
+    pub token: u64,
+    pub result: JobResult,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobResult {
+    Pipeline(PipelineResult),
+    /// Of a program of a command.
+    Execution(ExecutionResult),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecutionResult {
+    Ran {
+        status: Status,
+        result: [u64; 2],
+    },
+    /// Its unit died, or it was cancelled: its output is undefined.
+    UnitLost,
+    /// All units of the program died before one took it. Nothing was done.
+    NotBegun,
+}
 
 /// The outcome of a task for the arbiter, and the failure for the host.
 pub(super) fn outcome_of(
@@ -29,7 +74,8 @@ pub(super) fn outcome_of(
             let failure = PipelineFailure::new(place, PipelineReason::Program).with(u32::from(status));
             (TaskOutcome::Failed { status }, Some(failure))
         }
-        (TaskWork::Run { .. }, TaskResult::Moved) => unreachable!("a program was to run"),
+        (_, TaskResult::Executed { .. }) => (TaskOutcome::Done { bytes: 0 }, None),
+        (TaskWork::Run { .. } | TaskWork::Execute(_), TaskResult::Moved) => unreachable!("a program was to run"),
     }
 }
 

@@ -1,10 +1,11 @@
 //! How a unit runs a task: it runs the program, or moves the bytes.
 
-use super::core::{EngineTask, TaskResult};
+use super::core::EngineTask;
 use super::job::{ByteMove, TaskWork};
-use crate::device::program::{Context, Program};
+use super::outcomes::TaskResult;
+use crate::device::program::{Context, Program, ProgramResult, TaskState};
 use crate::memory::LocalMemory;
-use crate::protocol::{LocalRange, Status};
+use crate::protocol::{Execution, INPUTS_MAX, LocalRange, Status};
 
 pub(crate) enum TaskStep {
     Ended(TaskResult),
@@ -16,14 +17,61 @@ pub(crate) enum TaskStep {
 ///
 /// # Safety
 /// The task is from an [`EngineCore`](super::EngineCore) over this local memory and was not given back to it. Nobody else writes the ranges
-/// that the host lent as a source, and nobody else touches those that it lent as a sink.
+/// that the host lent as a source, and nobody else touches those that it lent as a sink; a program of a command is as for [`execute`].
 pub(crate) unsafe fn run_task(task: &mut EngineTask, programs: &[Box<dyn Program>], local: &LocalMemory) -> TaskStep {
     match &task.work {
         // SAFETY: by our caller's word.
         &TaskWork::Run { input, output } => unsafe { run_program(task, input, output, programs, local) },
         // SAFETY: by our caller's word.
         TaskWork::Move(moves) => unsafe { move_bytes(moves, local) },
+        TaskWork::Execute(execution) => {
+            // SAFETY: by our caller's word.
+            let (status, result) = unsafe { execute(execution, programs, local) };
+            TaskStep::Ended(TaskResult::Executed { status, result })
+        }
     }
+}
+
+/// Runs a program of a command.
+///
+/// # Safety
+/// The execution was checked: its ranges are inside local memory, and its output overlaps nothing that it reads. Until this returns nobody else
+/// touches the output or writes what is read.
+pub(crate) unsafe fn execute(
+    execution: &Execution,
+    programs: &[Box<dyn Program>],
+    local: &LocalMemory,
+) -> ProgramResult {
+    let program = &programs[usize::from(execution.program.0)];
+    let (mut task, mut inputs) = (TaskState::default(), [&[][..]; INPUTS_MAX]);
+    // SAFETY: by our caller's word.
+    let (status, result) = unsafe {
+        let (parameters, inputs) = operands(execution, local, &mut inputs);
+        let output = std::slice::from_raw_parts_mut(pointer(local, execution.output), execution.output.length as usize);
+        program.run(Context { parameters, inputs, output, task: &mut task })
+    };
+    assert_ne!(status, Status::Program(0), "program {} gave zero, which is success", program.descriptor().name);
+    (status, result)
+}
+
+/// The parameters and inputs of a program of a command.
+///
+/// # Safety
+/// The execution was checked. Nobody writes these ranges for as long as the slices live.
+pub(crate) unsafe fn operands<'a>(
+    execution: &Execution,
+    local: &LocalMemory,
+    inputs: &'a mut [&'a [u8]; INPUTS_MAX],
+) -> (&'a [u8], &'a [&'a [u8]]) {
+    let slice = |range: LocalRange| {
+        // SAFETY: inside local memory, which lives as long as the drive; our caller says that nobody writes there.
+        unsafe { std::slice::from_raw_parts(pointer(local, range).cast_const(), range.length as usize) }
+    };
+    let ranges = execution.inputs();
+    for (input, range) in inputs.iter_mut().zip(ranges) {
+        *input = slice(*range);
+    }
+    (slice(execution.parameters), &inputs[..ranges.len()])
 }
 
 /// # Safety

@@ -11,10 +11,10 @@
 //! 3. A queue pair that leaves waits until all its pipelines have ended, so that no task touches what its host lent.
 //! 4. The engine's threads hold no reference to the engine. They end when the last reference is dropped.
 
-use super::core::{EngineCore, JobEnd};
+use super::core::EngineCore;
 use super::mailbox::Mailbox;
 use super::mover::Mover;
-use super::{EngineCounters, EngineOptions, units};
+use super::{EngineCounters, EngineOptions, JobEnd, units};
 use crate::counters::DriveCounters;
 use crate::device::program::Program;
 use crate::env::Env;
@@ -100,7 +100,7 @@ impl EngineShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether programs with this number have their own threads.
+    /// Whether a program has threads of its own, which may be dead.
     pub fn has_units(&self, program: ProgramId) -> bool {
         self.pools.iter().any(|pool| pool.program == program)
     }
@@ -304,6 +304,11 @@ impl EngineClient {
             assert!(!is_lost, "the drive's compute engine has panicked with pipelines on their way");
         }
         self.ends.pop_front()
+    }
+
+    /// Whether a program has threads of its own, which may be dead.
+    pub fn has_units(&self, program: ProgramId) -> bool {
+        self.engine.shared.has_units(program)
     }
 
     pub fn has_ended(&self) -> bool {

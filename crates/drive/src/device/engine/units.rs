@@ -2,8 +2,8 @@
 //!
 //! A unit whose program panics is dead: its thread ends, and its task's pipeline says so. Others go on.
 
-use super::EngineOptions;
-use super::core::{EngineTask, TaskResult};
+use super::{EngineOptions, TaskResult};
+use super::core::EngineTask;
 use super::run::{TaskStep, run_task};
 use super::shared::EngineShared;
 use crate::device::arbiter::UnitCount;
@@ -34,8 +34,8 @@ impl EngineShared {
         let from_us = task.is_timed.then(|| self.env.now_us());
         let (program, place) = (task.packet.program(), (task.packet.sequence, task.packet.stage));
         let ran = catch_unwind(AssertUnwindSafe(move || {
-            // SAFETY: just taken from the core, which is over this local memory. What sources and sinks name was leased with a
-            // command that has not ended; and one thread alone runs such tasks.
+            // SAFETY: just taken from the core, which is over this local memory. What sources, sinks and programs of commands name was leased
+            // with a command that has not ended; one thread alone runs sources and sinks, and a command has one program at a time.
             let step = unsafe { run_task(&mut task, &self.programs, &self.local) };
             (task, step)
         }));

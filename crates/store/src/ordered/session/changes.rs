@@ -5,7 +5,7 @@ use super::context::{Context, OrderedMeans};
 use super::extensions::write_extension;
 use super::groups::{GroupKind, gather};
 use super::in_hand::OpInHand;
-use super::looks::{arguments, damaged};
+use super::looks::{arguments, damaged, failed_at};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
 use super::op_state::{Change, ChangeValue, OpStage, OrderedOp, Shown, Step, TakenPage};
@@ -133,9 +133,10 @@ pub(super) fn changed(
     let outcome = PutOutcome::of_result(completion.result);
     let Some((done, used_bytes)) = outcome.filter(|_| completion.is_success()) else {
         // The page's content is undefined.
-        core.base.log.poison("a change of a data node", damaged(node));
+        let error = || failed_at(node, completion.status);
+        core.base.log.poison("a change of a data node", error());
         cx.state.cache.give_back(node, page, |_| ());
-        return Step::Fail(damaged(node));
+        return Step::Fail(error());
     };
     match done.result {
         PutResult::Stored | PutResult::Replaced | PutResult::Removed | PutResult::Missing => {

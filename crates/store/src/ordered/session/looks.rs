@@ -14,7 +14,7 @@ use tapetum_base::request::item::{Access, ItemHead};
 use tapetum_base::request::{Outcome, Request};
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{ANY_NODE, GetRequests, ItemPlace, ItemReader, NodeArguments, NodeFlags, NodeItem};
-use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned};
+use tapetum_drive::{Lease, LocalBuffer, Purpose, Returned, Status};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::extent_address::ExtentAddress;
 use tapetum_kernels::ordered::extension::ExtensionReference;
@@ -117,7 +117,7 @@ pub(super) fn looked(
     };
     cx.give_scratch(core, scratch);
     let early = match &found {
-        None => Some(Step::Fail(damaged(node))),
+        None => Some(Step::Fail(failed_at(node, completion.status))),
         Some(NodeFind::OutsideFences) => Some(Step::Again),
         Some(found) => must_ask(core, op, found).map(Step::Ask),
     };
@@ -246,6 +246,14 @@ pub(super) fn must_ask(core: &SessionCore, op: &OrderedOp, found: &NodeFind) -> 
 pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
     let salt = SlotSalt { store: 0, slot: SlotAddress::new(ExtentAddress::new(0, 0), 0), version: 0 };
     NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now_ms: 0, flags }
+}
+
+/// The error of a program over a node's page that ended so: its unit died, or the page is damaged.
+pub(super) fn failed_at(node: NodeId, status: Status) -> Error {
+    match status {
+        Status::UnitLost => Error::Io(format!("the compute unit that had data node {} died", node.0)),
+        _ => damaged(node),
+    }
 }
 
 /// The error of a page in memory that has changed by itself.

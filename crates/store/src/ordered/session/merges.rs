@@ -284,7 +284,7 @@ fn merge_into(
     let scratch;
     [*left, *right, merged, scratch] = *pages;
     cx.give_scratch(core, scratch);
-    if returned.completion.is_success() {
+    if returned.completion.is_success() || fail_point!(OrderedMergeByDeadUnit) {
         return Ok((returned.completion.result[0] as usize, merged));
     }
     cx.give_page(merged);

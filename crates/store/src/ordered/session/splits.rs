@@ -16,7 +16,7 @@
 use super::changes::{is_full, with_record};
 use super::context::{Context, OrderedMeans, StructureStop};
 use super::in_hand::OpInHand;
-use super::looks::{arguments, damaged};
+use super::looks::{arguments, damaged, failed_at};
 use super::merges::Merges;
 use super::op_state::{OrderedOp, Step, TakenPage};
 use super::purges::purge;
@@ -30,7 +30,7 @@ use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, NodeSplitRequest, RecordRoom, SplitHalves};
-use tapetum_drive::{Lease, LocalBuffer, Purpose};
+use tapetum_drive::{Completion, Lease, LocalBuffer, Purpose, Status};
 use tapetum_kernels::ordered::{Arrival, NODE_BYTES, node_record_bytes};
 use tapetum_kernels::record::Record;
 
@@ -153,14 +153,14 @@ pub(super) fn try_split(
         }
     };
     let anchored = match made {
-        Some(SplitHalves { separator_bytes, .. }) => {
+        Ok(SplitHalves { separator_bytes, .. }) => {
             // A page has its low fence at its end.
             let anchor = core.queue.look(Purpose::Structure, &right, NODE_BYTES - separator_bytes..NODE_BYTES);
             cx.trees[tree].search.insert(anchor, upper.0.into()).map_err(of_search)
         }
-        None => Err(damaged(node)),
+        Err(status) => Err(failed_at(node, status)),
     };
-    let (Some(halves), Ok(AnchorChange::Done)) = (made, &anchored) else {
+    let (Ok(halves), Ok(AnchorChange::Done)) = (made, &anchored) else {
         state.cache.discard(upper, right);
         state.cache.give_back(node, page, |_| ());
         cx.give_page(left);
@@ -223,14 +223,14 @@ enum NotHalved {
     Stopped,
 }
 
-/// Has the drive make both halves of the first page, the lower one in the second page and the upper one in the third. `None`: the page cannot be
-/// split; it is as it was.
+/// Has the drive make both halves of the first page, the lower one in the second page and the upper one in the third. The inner error: the page
+/// cannot be split, or a unit died; it is as it was.
 fn halve(
     (cx, core): OrderedMeans<'_>,
     pages: [LocalBuffer; 3],
     upper: NodeId,
     cut: NodeCutAt<'_>,
-) -> Result<(Option<SplitHalves>, [LocalBuffer; 3]), NotHalved> {
+) -> Result<(Result<SplitHalves, Status>, [LocalBuffer; 3]), NotHalved> {
     let Some(mut scratch) = cx.take_scratch(core) else { return Err(NotHalved::NoMemory(pages)) };
     let arguments = arguments(NodeFlags::NONE);
     let (mut of_upper, mut of_lower) = (std::mem::take(&mut cx.parameters), Vec::new());
@@ -250,6 +250,7 @@ fn halve(
     let Lease::Pages(pages) = returned.lease else { unreachable!("it was lent four") };
     let [page, left, right, scratch] = *pages;
     cx.give_scratch(core, scratch);
-    let halves = returned.completion.is_success().then(|| SplitHalves::of_result(returned.completion.result));
+    let Completion { status, result, .. } = returned.completion;
+    let halves = if status == Status::Success { Ok(SplitHalves::of_result(result)) } else { Err(status) };
     Ok((halves, [page, left, right]))
 }

@@ -8,8 +8,9 @@
 //! ```
 
 use super::split::page_of;
-use super::{INVALID, NO_ROOM, NODE_MERGE, NodeArguments, NodeFlags, corrupt};
+use super::{INVALID, NO_ROOM, NODE_MERGE, NodeArguments, NodeFlags, corrupt, forget_last};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::fail_point;
 use crate::protocol::Status;
 use tapetum_kernels::ordered::{NodeRef, merge, merged_bytes};
 
@@ -41,6 +42,10 @@ fn run(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Progra
     if used > used_bytes_max.into() {
         return Err((NO_ROOM, [used, 0]));
     }
-    merge(&left, &right, page_of(output)?).map_err(corrupt)?;
+    let merged = page_of(output)?;
+    merge(&left, &right, merged).map_err(corrupt)?;
+    if fail_point!(OrderedMergeDrops) {
+        forget_last(merged);
+    }
     Ok((Status::Success, [used, 0]))
 }

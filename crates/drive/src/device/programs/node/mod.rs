@@ -50,7 +50,7 @@ use super::{CORRUPT, OUTPUT_SHORT};
 use crate::device::program::ProgramResult;
 use crate::protocol::Status;
 use tapetum_kernels::expiry::Expiry;
-use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeError, NodeRef, SlotAddress, SlotSalt};
+use tapetum_kernels::ordered::{ImageSeal, NODE_BYTES, NodeError, NodeMut, NodeRef, SlotAddress, SlotSalt};
 use tapetum_kernels::record::Header;
 
 pub const NODE_PROGRAM_VERSION: u16 = 3;
@@ -204,6 +204,16 @@ pub fn corrupt_reason(word: u64) -> NodeError {
         2 => NodeError::Checksum,
         3..0x103 => NodeError::Version((word - 3) as u8),
         _ => NodeError::Damaged,
+    }
+}
+
+/// What planted bugs do: a page's last record goes.
+fn forget_last(page: &mut [u8]) {
+    let last = NodeRef::look(page).ok().and_then(|node| node.records().flatten().last());
+    let key = last.map(|record| record.key.to_vec());
+    if let (Some(key), Ok(mut node)) = (key, NodeMut::look(page)) {
+        // A planted bug does what it can.
+        let _ = node.remove(&key);
     }
 }
 

@@ -24,6 +24,7 @@
 use super::super::OUTPUT_SHORT;
 use super::{INVALID, NODE_PUT, NODE_REQUESTS_MAX, NOT_ALL, NodeArguments, NodeFlags, corrupt};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::fail_point;
 use crate::protocol::Status;
 use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
 use tapetum_kernels::ordered::{NODE_BYTES, NodeError, NodeMut, ReplacedRecord};
@@ -298,7 +299,12 @@ fn change(context: Context<'_>) -> Result<ProgramResult, ProgramResult> {
     for outcome in &mut outcomes[..count] {
         let Some((request, rest)) = PutRequest::split(requests) else { return Err(INVALID) };
         requests = rest;
-        let done = if is_full { PutOutcome::NOT_TRIED } else { request.run(&arguments, &mut node)? };
+        let is_forgotten = wants_all && count > 1 && rest.is_empty() && fail_point!(OrderedBatchForgets);
+        let done = match is_full {
+            true => PutOutcome::NOT_TRIED,
+            false if is_forgotten => PutOutcome::of(PutResult::Stored, None),
+            false => request.run(&arguments, &mut node)?,
+        };
         is_full |= done.result == PutResult::NoRoom;
         effects += usize::from(done.result.took_effect());
         done.encode(outcome);

@@ -14,9 +14,10 @@
 //! If the output has no room for all extensions, nothing is removed, and the result says how many bytes it needs; unless the host knows
 //! them ([`NodeFlags::EXTENSION_KNOWN`]). A page that is not sealed and has no dead record stays as it is.
 
-use super::{INVALID, NODE_REALIGN, NodeArguments, NodeFlags, corrupt};
+use super::{INVALID, NODE_REALIGN, NodeArguments, NodeFlags, corrupt, forget_last};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::device::programs::OUTPUT_SHORT;
+use crate::fail_point;
 use crate::protocol::Status;
 use tapetum_kernels::ordered::extension::{ExtensionReference, REFERENCE_BYTES};
 use tapetum_kernels::ordered::{Arrival, NODE_BYTES, NodeMut, NodeRef};
@@ -107,6 +108,9 @@ fn realign(Context { parameters, inputs, output, .. }: Context<'_>) -> Result<Pr
     };
     if needed > NODE_BYTES + behind.len() {
         return Err((OUTPUT_SHORT, [needed as u64, 0]));
+    }
+    if dead.records > 0 && fail_point!(OrderedPurgeLive) {
+        forget_last(page);
     }
     let mut node = NodeMut::look(page).map_err(corrupt)?;
     let is_sealed = arguments.flags.has(NodeFlags::SEAL);

@@ -19,8 +19,9 @@
 //! ```
 //! The separator is the upper half's low fence, which a page has at its end.
 
-use super::{INVALID, NODE_SPLIT, NODE_SPLIT_REST, NodeArguments, NodeFlags, OUTPUT_SHORT, corrupt};
+use super::{INVALID, NODE_SPLIT, NODE_SPLIT_REST, NodeArguments, NodeFlags, OUTPUT_SHORT, corrupt, forget_last};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
+use crate::fail_point;
 use crate::protocol::Status;
 use tapetum_kernels::ordered::{
     Arrival, NODE_BYTES, NodeCut, NodeError, NodeOrder, NodePage, NodeRef, split_off, split_rest,
@@ -148,6 +149,9 @@ fn split_lower(Context { parameters, inputs, output, .. }: Context<'_>) -> Resul
     let upper = NodeRef::look(upper).map_err(corrupt)?;
     let lower = page_of(output)?;
     split_rest(&node, &upper, lower).map_err(corrupt)?;
+    if fail_point!(OrderedSplitForgets) {
+        forget_last(lower);
+    }
     let lower_used = NodeRef::look(lower).map_err(corrupt)?.used_bytes();
     let used = lower_used as u64 | (upper.used_bytes() as u64) << 32;
     Ok((Status::Success, [used, upper.low_fence().len() as u64]))
