@@ -1,9 +1,10 @@
-//! Merges: two neighbours that fit in one node become one, so that deletions free space.
+//! Merges: two neighbours that fit in one node become one, and three sparse ones become two, so that deletions free space.
 //!
 //! ```text
 //! node uses less ─► fits with a neighbour? ─► wish ─► both pages taken ─► merged into a third ─► right anchor goes ─► left one given back
 //!                     (the node table)         ▲          └─ not cached: read, installed
-//!                                              └── taken, or on its way to flash: at a later poll, so many times
+//!                   half of it with each?      ├── taken, or on its way to flash: at a later poll, so many times
+//!                     └──────────────► wish ───┴─► split in the middle ─► a wish of each half
 //! ```
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
@@ -13,6 +14,7 @@ use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
 use super::purges::{Purged, purge};
 use super::scratch::{self, PageStage};
+use super::splits::{Split, try_split};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
@@ -21,7 +23,7 @@ use crate::ordered::tree::of_search;
 use std::collections::VecDeque;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_drive::programs::node::{NodeFlags, encode_merge};
+use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, encode_merge};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, fail_point};
 use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES};
 
@@ -35,6 +37,8 @@ pub(super) const ALL_DEAD: usize = 0;
 /// The most wishes of a session: one for each operation that it may have in flight.
 const WISHES_MAX: usize = 1024;
 const WISHES_PER_POLL: usize = 64;
+/// The halves of a node may differ from the middle by so much, and each still fits with a neighbour.
+const HALVES_APART_BYTES: usize = NODE_BYTES / 16;
 /// Attempts until a wish is given up. During some of them pages are in flight to flash.
 const TRIES_MAX: u32 = 1000;
 
@@ -50,6 +54,13 @@ pub(super) struct MergeWish {
 #[derive(Default)]
 pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,
+}
+
+/// A way to free a node.
+enum Plan {
+    Merge(NodePair),
+    /// This node's halves may fit with its neighbours.
+    Halve(NodeId),
 }
 
 /// Two neighbours that may fit in one node.
@@ -80,6 +91,8 @@ enum NeighbourLook {
 enum Tried {
     /// The nodes were merged; the merged node uses so many bytes.
     Merged(usize),
+    /// The node became two, with these anchors.
+    Halved([Box<AnchorKey>; 2]),
     NotNow,
     Reads(NodeId, NodeHome),
     Over,
@@ -111,7 +124,7 @@ impl Merges {
             return;
         }
         let Ok(tree) = cx.tree_of(keyspace) else { return };
-        if pair_of(cx, tree, key, used_bytes).is_some() {
+        if plan_of(cx, tree, key, used_bytes).is_some() {
             self.wishes.push_back(MergeWish { keyspace, key: key.to_vec(), used_bytes, tries: 0 });
         }
     }
@@ -127,6 +140,13 @@ impl Merges {
             // The next operation at the node reports the error.
             match try_merge((cx, core), &wish).unwrap_or(Tried::Over) {
                 Tried::Merged(used_bytes) => self.wish(cx, wish.keyspace, &wish.key, used_bytes),
+                Tried::Halved(anchors) => {
+                    for anchor in anchors {
+                        let half = MergeWish { key: anchor.to_vec(), ..wish };
+                        let used_bytes = used_bytes(cx, &half).unwrap_or(NODE_BYTES);
+                        self.wish(cx, half.keyspace, &half.key, used_bytes);
+                    }
+                }
                 // The dead records are gone, and the rest is known.
                 Tried::Over if wish.used_bytes == ALL_DEAD => {
                     let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
@@ -158,7 +178,11 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     let state = cx.state.clone();
     let Some(_held) = state.write_back.hold_open() else { return Ok(Tried::Over) };
     let tree = cx.tree_of(wish.keyspace)?;
-    let Some(pair) = pair_of(cx, tree, &wish.key, wish.used_bytes) else { return Ok(Tried::Over) };
+    let pair = match plan_of(cx, tree, &wish.key, wish.used_bytes) {
+        Some(Plan::Merge(pair)) => pair,
+        Some(Plan::Halve(node)) => return try_halve((cx, core), wish, tree, node),
+        None => return Ok(Tried::Over),
+    };
     let Neighbours { mut left, mut right, anchor } = match take_pair(cx, pair, wish.keyspace) {
         NeighbourLook::Taken(neighbours) => neighbours,
         NeighbourLook::Absent(node, home) => return Ok(Tried::Reads(node, home)),
@@ -214,25 +238,46 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     Ok(Tried::Merged(used_bytes))
 }
 
-/// A key's node, which uses so many bytes, and the neighbour that makes the fuller merged node. `None`: it fits with neither, as far as the node
-/// table knows.
-fn pair_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<NodePair> {
-    let node = cx.node_of(tree, key);
-    let state = cx.state.clone();
-    let fits = |other: &NodeId| {
-        let together = (used_bytes + state.cache.table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
-        (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
+/// Splits a node in the middle, for its halves to be merged with its neighbours.
+fn try_halve((cx, core): OrderedMeans<'_>, wish: &MergeWish, tree: usize, node: NodeId) -> Result<Tried, Error> {
+    let lower = Box::new(cx.anchor.clone());
+    let page = match take_for_merge(cx, node, wish.keyspace) {
+        Ok(page) => page,
+        Err(NeighbourLook::Absent(node, home)) => return Ok(Tried::Reads(node, home)),
+        Err(_) => return Ok(Tried::NotNow),
     };
+    match try_split((cx, core), wish.keyspace, TakenPage { node, page }, NodeCutAt::Middle)? {
+        Split::Done => {
+            let mut upper = lower.clone();
+            let is_there = cx.trees[tree].search.next(&mut upper).is_some();
+            Ok(if is_there { Tried::Halved([lower, upper]) } else { Tried::Over })
+        }
+        Split::NotNow | Split::Stopped => Ok(Tried::Over),
+    }
+}
+
+/// A plan for a key's node, which uses so many bytes, as far as the node table knows: it is merged with the neighbour that makes the fuller merged
+/// node, or its halves are with both neighbours.
+fn plan_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<Plan> {
+    let node = cx.node_of(tree, key);
     let search = &mut cx.trees[tree].search;
     let (mut behind, mut before) = (Box::new(cx.anchor.clone()), Box::new(cx.anchor.clone()));
     let right = search.next(&mut behind).map(|right| NodeId(right as u32));
     let left = search.previous(&mut before).map(|left| NodeId(left as u32));
+    let table = &cx.state.cache.table;
+    let fits = |other: &NodeId| {
+        let together = (used_bytes + table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
+        (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
+    };
+    let half_bytes = used_bytes.saturating_sub(COMMON_BYTES) / 2 + HALVES_APART_BYTES;
+    let takes_half = |other: NodeId| table.used_bytes(other) + half_bytes <= MERGED_BYTES_MAX;
     let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
     match (left, right) {
         (Some(left), _) if of_left > of_right => {
-            Some(NodePair { left, right: node, anchor: Box::new(cx.anchor.clone()) })
+            Some(Plan::Merge(NodePair { left, right: node, anchor: Box::new(cx.anchor.clone()) }))
         }
-        (_, Some(right)) if of_right.is_some() => Some(NodePair { left: node, right, anchor: behind }),
+        (_, Some(right)) if of_right.is_some() => Some(Plan::Merge(NodePair { left: node, right, anchor: behind })),
+        (Some(left), Some(right)) if takes_half(left) && takes_half(right) => Some(Plan::Halve(node)),
         _ => None,
     }
 }

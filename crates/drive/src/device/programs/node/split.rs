@@ -9,7 +9,7 @@
 //!                            | u64    | u8  | u8   | u16       | u32          |      |
 //!                            +--------+-----+------+-----------+--------------+------+
 //!                            cut: 0 where it is best for a record with this key, 1 in front of this key, or in the middle where neither half
-//!                            has room for it as a fence
+//!                            has room for it as a fence, 2 in the middle
 //!                  output:   the upper half's page
 //!                  result:   bytes of the separator
 //! node-split-rest  inputs:   the node's page, the upper half's page
@@ -33,6 +33,7 @@ pub struct NodeSplitRest;
 const REQUEST_HEAD_BYTES: usize = 16;
 const AT_BEST: u8 = 0;
 const AT_KEY: u8 = 1;
+const AT_MIDDLE: u8 = 2;
 
 /// The place of a cut, and the id that the upper half gets.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,7 @@ pub enum NodeCutAt<'a> {
     Best(Arrival<'a>),
     /// In front of this key, or in the middle where neither half has room for it as a fence.
     Key(&'a [u8]),
+    Middle,
 }
 
 impl<'a> NodeSplitRequest<'a> {
@@ -57,6 +59,7 @@ impl<'a> NodeSplitRequest<'a> {
         let (cut, key, record_bytes) = match self.cut {
             NodeCutAt::Best(Arrival { key, record_bytes }) => (AT_BEST, key, record_bytes),
             NodeCutAt::Key(key) => (AT_KEY, key, 0),
+            NodeCutAt::Middle => (AT_MIDDLE, &[][..], 0),
         };
         parameters.extend_from_slice(&self.upper_id.to_le_bytes());
         parameters.extend_from_slice(&[cut, 0]);
@@ -76,6 +79,7 @@ impl<'a> NodeSplitRequest<'a> {
         let cut = match (cut, record_bytes) {
             (AT_BEST, _) => NodeCutAt::Best(Arrival { key, record_bytes: record_bytes as usize }),
             (AT_KEY, 0) => NodeCutAt::Key(key),
+            (AT_MIDDLE, 0) if key.is_empty() => NodeCutAt::Middle,
             _ => return None,
         };
         Some(NodeSplitRequest { upper_id: u64::from_le_bytes(*upper_id), cut })
@@ -131,6 +135,7 @@ fn split_upper(Context { parameters, inputs, output, .. }: Context<'_>) -> Resul
     order.sort(&node).map_err(corrupt)?;
     let upper = page_of(output)?;
     let made = match cut {
+        NodeCutAt::Middle => split_off(&node, &order, NodeCut::For(None), upper_id, upper),
         NodeCutAt::Best(arrival) => split_off(&node, &order, NodeCut::For(Some(arrival)), upper_id, upper),
         NodeCutAt::Key(key) => match split_off(&node, &order, NodeCut::At(key), upper_id, upper) {
             Err(NodeError::NoRoom) => split_off(&node, &order, NodeCut::For(None), upper_id, upper),

@@ -92,7 +92,7 @@ fn a_split_makes_two_pages_and_says_what_they_use() {
     let whole = numbered(20, &[7; 100]);
     let mut bench = Bench::new(&[&whole]);
     let arrival = Arrival { key: b"k10x", record_bytes: 1900 };
-    for cut in [NodeCutAt::Best(arrival), NodeCutAt::Key(b"k05")] {
+    for cut in [NodeCutAt::Best(arrival), NodeCutAt::Middle, NodeCutAt::Key(b"k05")] {
         let completion = bench.split(cut);
         assert_eq!(completion.status, Status::Success);
         let halves = SplitHalves::of_result(completion.result);
