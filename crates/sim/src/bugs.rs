@@ -111,7 +111,7 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("OrderedSplitForgets", "a split leaves a record out of both halves"),
     ("OrderedMergeDrops", "a merged node lacks a record"),
     ("OrderedPurgeLive", "a purge of dead records takes a live one along"),
-    ("OrderedBatchForgets", "the last change of a batch to a node is not made"),
+    ("OrderedPutForgets", "of several changes of a node by one command the last is not made"),
     ("OrderedMergeByDeadUnit", "a merged page is believed though its unit died"),
     (
         "OrderedFreeExtensionEarly",

@@ -20,7 +20,8 @@ use super::engine::{
     EngineCore, EngineOptions, EngineTask, ExecutionResult, JobEnd, JobRequest, JobResult, TaskResult, is_move,
 };
 use crate::protocol::{
-    Execution, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
+    Execution, LocalRange, Operation, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason,
+    PipelineResult,
 };
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
@@ -285,8 +286,8 @@ impl ControllerCompute {
     pub fn execute(&mut self, place: u32, execution: Execution) -> bool {
         let PairEngine::Shared(client) = &self.engine else { return false };
         let token = EXECUTION | u64::from(place);
-        let is_taken = client.has_units(execution.program)
-            && client.lock().submit_execution(client.owner(), token, execution);
+        let is_taken =
+            client.has_units(execution.program) && client.lock().submit_execution(client.owner(), token, execution);
         self.executions_left += usize::from(is_taken);
         is_taken
     }

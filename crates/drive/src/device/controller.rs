@@ -25,15 +25,13 @@ use crate::counters::QueueCounters;
 use crate::event::EventPair;
 use crate::flash::FlashQueue;
 use crate::memory::HostRegion;
-use crate::protocol::{
-    Command, Completion, Execution, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status,
-};
+use crate::protocol::{Command, Completion, Execution, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status};
+use stages::Pipeline;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
-use stages::Pipeline;
 use transfers::{FlashTransfer, TransferOwner};
 
 #[derive(Clone, Copy)]

@@ -14,7 +14,8 @@ use crate::flash::memory::MemoryFlash;
 use crate::flash::test_path::TestPath;
 use crate::memory::LocalMemory;
 use crate::protocol::{
-    Command, LocalRange, Operation, PipelineDescriptor, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, Status,
+    Command, LocalRange, Operation, PipelineDescriptor, PipelinePlace, PipelineReason, PipelineResult, PipelineSink,
+    Status,
 };
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -203,14 +204,15 @@ fn programs_of_commands_run_on_units_and_where_none_is_left_on_the_thread_that_p
         output: at(SOURCE + 100, 100),
     };
     let (good, bad) = (execute(0), execute(1));
-    let statuses = [good, bad, good, bad, good].map(|operation| run(&mut bench.pair, operation, &mut bench.buffer).status);
+    let statuses =
+        [good, bad, good, bad, good].map(|operation| run(&mut bench.pair, operation, &mut bench.buffer).status);
     use Status::{Success, UnitLost};
     assert_eq!(statuses, [Success, UnitLost, Success, UnitLost, Success]);
     assert_eq!(bench.buffer.bytes()[SOURCE as usize + 100..][..100], written(SOURCE as usize, 100));
     let own = std::thread::current().name().unwrap().to_owned();
     let unit = || "tapetum-unit".to_owned();
     assert_eq!(*ran_on.lock().unwrap(), [unit(), unit(), unit(), unit(), own]);
-    let stages = drive.stages();
+    let stages = drive.stage_counters();
     let faulty = stages.iter().find(|stage| stage.name == "faulty").unwrap();
     assert_eq!((faulty.tasks, faulty.failures), (4, 2));
 }

@@ -83,6 +83,7 @@ const STATUS_PROGRAM: u16 = 4;
 const STATUS_MORE: u16 = 5;
 const STATUS_OUTSIDE_LEASE: u16 = 6;
 const STATUS_UNKNOWN_REGION: u16 = 7;
+const STATUS_UNIT_LOST: u16 = 8;
 
 impl Completion {
     pub const ENCODED_BYTES: usize = 48;
@@ -96,6 +97,7 @@ impl Completion {
             Status::OutsideLease => (STATUS_OUTSIDE_LEASE, 0),
             Status::UnknownRegion => (STATUS_UNKNOWN_REGION, 0),
             Status::More => (STATUS_MORE, 0),
+            Status::UnitLost => (STATUS_UNIT_LOST, 0),
             Status::Program(status) => (STATUS_PROGRAM, status),
         };
         let mut bytes = [0; Self::ENCODED_BYTES];
@@ -120,6 +122,7 @@ impl Completion {
             STATUS_UNKNOWN_REGION => Status::UnknownRegion,
             STATUS_PROGRAM if program_status == 0 => return Err(DecodeError::ProgramStatusZero),
             STATUS_MORE => Status::More,
+            STATUS_UNIT_LOST => Status::UnitLost,
             STATUS_PROGRAM => Status::Program(program_status),
             unknown => return Err(DecodeError::UnknownStatus(unknown)),
         };
@@ -148,6 +151,7 @@ mod tests {
             Just(Status::InvalidField),
             Just(Status::OutsideLease),
             Just(Status::UnknownRegion),
+            Just(Status::UnitLost),
             Just(Status::More),
             (1..=u16::MAX).prop_map(Status::Program),
         ]

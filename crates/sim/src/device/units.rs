@@ -67,6 +67,7 @@ impl DeviceBytes {
     pub fn run(&mut self, task: &mut EngineTask, flash_fails: bool) -> TaskResult {
         match &task.work {
             TaskWork::Move(moves) => self.move_bytes(moves, flash_fails),
+            TaskWork::Execute(_) => unreachable!("this world has pipelines alone"),
             &TaskWork::Run { input, output } => {
                 let input = self.bytes(input).to_vec();
                 let mut filled_output = vec![GARBAGE; output.length as usize];

@@ -218,7 +218,7 @@ impl DeviceWorld {
         let own = self.pipelines.values_mut().find(|pipeline| pipeline.sequence == sequence);
         self.served_us[usize::from(application)] += match task.work {
             TaskWork::Run { .. } => self.now_us - begun_us,
-            TaskWork::Move(_) => 0,
+            TaskWork::Move(_) | TaskWork::Execute(_) => 0,
         };
         if dies {
             self.units[number].is_dead = true;

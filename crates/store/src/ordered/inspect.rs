@@ -6,8 +6,8 @@ use super::node_table::{NodeHome, NodeId};
 use super::search::AnchorKey;
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::tree::{OrderedState, OrderedTree, of_search};
-use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::cache::{PageLook, lost};
 use tapetum_base::base::Base;
 use tapetum_base::engine::inspection::{Inspection, TreeInspection};
 use tapetum_base::engine::key_place::{ExtensionPlace, ImagePlace, KeyPlace, NodePlace, RecordFacts};
@@ -100,6 +100,7 @@ async fn see(state: &OrderedState, tree: &OrderedTree, io: &Io, key: &[u8]) -> R
             Ok(Some(seen))
         }
         PageLook::Busy | PageLook::Gone => Ok(None),
+        PageLook::Lost => Err(lost(node)),
         PageLook::Absent(home) => {
             let mut buffer = io.allocate(NODE_BYTES).await?;
             let map = tree.nodes.map();

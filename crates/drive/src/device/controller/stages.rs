@@ -24,7 +24,7 @@ pub(super) struct StageFailure {
 
 /// A running pipeline, or a free place for one.
 pub(super) struct Pipeline {
-    end: CommandEnd,
+    pub end: CommandEnd,
     /// `Pipeline`, or `Execute` for a command that names one program.
     opcode: Opcode,
     submitted_us: u64,

@@ -27,8 +27,8 @@ use crate::device::arbiter::{
 use crate::device::program::{Program, TaskState};
 use crate::memory::{BLOCK_BYTES, LocalBuffer, LocalMemory};
 use crate::protocol::{
-    Execution, LocalRange, PARAMETERS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineStage,
-    ProgramId, SourceRange, Status,
+    Execution, LocalRange, PARAMETERS_MAX, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult,
+    PipelineStage, ProgramId, SourceRange, Status,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -466,11 +466,12 @@ impl EngineCore {
 
     fn end(&mut self, sequence: u32, job: EngineJob, outcome: PipelineOutcome) {
         self.counters.pipeline_ended(job.application);
-        let EngineJob { owner, token, stage_count, sink, written, failure, source_failure, readers, .. } = job;
         if job.execution.is_some() {
-            let result = job.execution_result();
-            return self.ended.push_back(JobEnd { owner, token, result: JobResult::Execution(result) });
+            let EngineJob { owner, token, .. } = job;
+            let result = JobResult::Execution(job.execution_result());
+            return self.ended.push_back(JobEnd { owner, token, result });
         }
+        let EngineJob { owner, token, stage_count, sink, written, failure, source_failure, readers, .. } = job;
         let result = match (outcome, source_failure.or(failure)) {
             (PipelineOutcome::Finished, _) => PipelineResult::Finished { bytes: written },
             (PipelineOutcome::Failed { .. }, Some(failure)) => PipelineResult::Failed(failure),

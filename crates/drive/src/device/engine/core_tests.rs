@@ -1,9 +1,9 @@
 //! The core, driven by a unit that runs tasks in any order, late or never, and dies.
 
 use super::core::{EngineCore, EngineTask, JobRequest, SinkRequest, SourceRequest};
-use super::{JobEnd, JobResult, TaskResult};
 use super::run::{TaskStep, run_task};
 use super::{EngineCounters, EngineOptions, SINK, SOURCE};
+use super::{JobEnd, JobResult, TaskResult};
 use crate::SplitMix64;
 use crate::device::arbiter::UnitCount;
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -52,6 +52,11 @@ const ENDLESS: ProgramId = ProgramId(2);
 const MATCH: ProgramId = ProgramId(3);
 const FIRST_PART: ProgramId = ProgramId(4);
 const FLASH_BYTES: usize = 64 << 10;
+
+fn result_of(end: JobEnd) -> PipelineResult {
+    let JobResult::Pipeline(result) = end.result else { panic!("{end:?} is of a pipeline") };
+    result
+}
 
 struct CoreBench {
     core: EngineCore,
@@ -144,7 +149,7 @@ impl CoreBench {
             Ok(_) => {
                 self.run_all();
                 assert_eq!((self.core.in_flight(), self.core.quarantined()), (0, 0));
-                self.core.ended().unwrap().result
+                result_of(self.core.ended().unwrap())
             }
         }
     }
@@ -343,7 +348,10 @@ fn a_stage_that_never_ends_holds_up_nobody_else() {
     let other = bench.request(&[SHA256], 5000);
     bench.core.submit(other).unwrap();
     bench.run_all();
-    assert!(matches!(bench.core.ended(), Some(JobEnd { result: JobResult::Pipeline(PipelineResult::Finished { bytes: 32 }), .. })));
+    assert!(matches!(
+        bench.core.ended(),
+        Some(JobEnd { result: JobResult::Pipeline(PipelineResult::Finished { bytes: 32 }), .. })
+    ));
     bench.run(hangs);
     assert_eq!((bench.core.quarantined(), bench.core.ended()), (0, None));
     assert_eq!(bench.tasks("sha256"), 3);
@@ -362,7 +370,7 @@ fn a_task_that_is_over_before_it_began_makes_way() {
     bench.run(source);
     // Its program's task is started, and nobody takes it in time.
     bench.core.expire(10);
-    assert!(matches!(bench.core.ended().map(|end| end.result), Some(PipelineResult::Failed(_))));
+    assert!(matches!(bench.core.ended().map(result_of), Some(PipelineResult::Failed(_))));
     assert_eq!((bench.core.quarantined(), bench.core.take_made_way()), (2, false));
     let next = bench.core.take_any(|_| true).map(|task| task.packet.program());
     assert_eq!((next, bench.core.take_made_way(), bench.core.quarantined()), (Some(SOURCE), true, 0));
@@ -385,10 +393,10 @@ fn units_that_die_are_told_by_their_stage() {
     drop(task);
     bench.core.unit_lost(SHA256, Some(place));
     let result = PipelineResult::Failed(failed(PipelinePlace::Stage(1), PipelineReason::UnitLost));
-    assert_eq!(bench.core.ended().map(|end| end.result), Some(result));
+    assert_eq!(bench.core.ended().map(result_of), Some(result));
     assert_eq!((bench.core.units(SHA256), bench.core.ended()), (1, None));
     bench.core.unit_lost(SHA256, None);
-    let reasons: Vec<_> = std::iter::from_fn(|| bench.core.ended()).map(|end| end.result).collect();
+    let reasons: Vec<_> = std::iter::from_fn(|| bench.core.ended()).map(result_of).collect();
     assert_eq!(reasons.len(), 3);
     assert!(reasons.iter().all(|result| matches!(result, PipelineResult::Failed(failure)
         if failure.place == PipelinePlace::Stage(1)
@@ -409,7 +417,7 @@ fn what_is_cancelled_hears_of_it() {
     assert!(task.state.is_cancelled() && bench.core.ended().is_none());
     bench.run(task);
     let result = PipelineResult::Failed(failed(PipelinePlace::Stage(0), PipelineReason::Cancelled));
-    assert_eq!(bench.core.ended().map(|end| end.result), Some(result));
+    assert_eq!(bench.core.ended().map(result_of), Some(result));
 }
 
 /// Many pipelines over a few units, whose tasks are run in any order; some units die, some tasks come back late or never.

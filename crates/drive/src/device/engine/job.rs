@@ -11,7 +11,8 @@ use crate::device::program::{CancelFlag, TaskState};
 use crate::fail_point;
 use crate::memory::LocalBuffer;
 use crate::protocol::{
-    Execution, LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId, SourceRange, Status,
+    Execution, LocalRange, MemoryAddress, Operation, PipelineFailure, PipelinePlace, PipelineReason, ProgramId,
+    SourceRange, Status,
 };
 use std::sync::Arc;
 

@@ -13,6 +13,8 @@ mod core;
 #[cfg(test)]
 mod core_tests;
 mod counters;
+#[cfg(test)]
+mod execution_tests;
 mod job;
 mod kept;
 mod mailbox;

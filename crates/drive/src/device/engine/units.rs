@@ -2,10 +2,10 @@
 //!
 //! A unit whose program panics is dead: its thread ends, and its task's pipeline says so. Others go on.
 
-use super::{EngineOptions, TaskResult};
 use super::core::EngineTask;
 use super::run::{TaskStep, run_task};
 use super::shared::EngineShared;
+use super::{EngineOptions, TaskResult};
 use crate::device::arbiter::UnitCount;
 use crate::protocol::ProgramId;
 use std::io;

@@ -99,6 +99,13 @@ pub enum PageLook {
     Absent(NodeHome),
     /// The node does not exist, or belongs to another keyspace.
     Gone,
+    /// A change of the page failed half-way, so what it holds is unknown.
+    Lost,
+}
+
+/// The error of [`PageLook::Lost`].
+pub fn lost(node: NodeId) -> Error {
+    Error::Poisoned(format!("a change of data node {} failed half-way", node.0))
 }
 
 /// See [`MirrorCache::clean_home`].
@@ -205,6 +212,9 @@ impl MirrorCache {
         if place.meta.keyspace != keyspace {
             return PageLook::Gone;
         }
+        if place.meta.is_lost {
+            return PageLook::Lost;
+        }
         match place.buffer.take() {
             Some(buffer) => {
                 place.meta.used(used);
@@ -214,7 +224,7 @@ impl MirrorCache {
         }
     }
 
-    /// Takes a page if `may` accepts its metadata.
+    /// Takes a page if it is not lost and `may` accepts its metadata.
     pub fn take_if(&self, node: NodeId, may: impl FnOnce(&mut PageMeta) -> bool) -> PageLook {
         let mut set = lock(self.set(node));
         let Some(at) = set.find(node) else { return PageLook::Gone };
@@ -222,7 +232,7 @@ impl MirrorCache {
         if buffer.is_none() {
             return PageLook::Busy;
         }
-        match buffer.take_if(|_| may(meta)) {
+        match buffer.take_if(|_| !meta.is_lost && may(meta)) {
             Some(buffer) => PageLook::Taken(buffer),
             None => PageLook::Gone,
         }

@@ -50,6 +50,8 @@ pub struct PageMeta {
     pub(super) heat: u8,
     /// The page was changed since its last image was made.
     pub is_dirty: bool,
+    /// A change of the page failed half-way: nobody reads or writes it any more. The store takes no writes then, and this ends when it is opened again.
+    pub is_lost: bool,
     /// The page is in the list of pages to write.
     pub(super) is_listed: bool,
     /// The slot of its newest image, durable or in flight. It is this node's alone, and its number is kept.
@@ -184,6 +186,7 @@ impl PageMeta {
             keyspace: self.keyspace,
             heat: self.heat,
             is_dirty: true,
+            is_lost: false,
             is_listed: false,
             slot: None,
             promise: Some(promises.upper),

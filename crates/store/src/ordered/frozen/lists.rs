@@ -156,7 +156,7 @@ impl FrozenLists {
                     return copied.map(drop);
                 }
                 PageLook::Busy => std::thread::yield_now(),
-                PageLook::Absent(_) | PageLook::Gone => return Ok(()),
+                PageLook::Absent(_) | PageLook::Gone | PageLook::Lost => return Ok(()),
             }
         }
         Ok(())

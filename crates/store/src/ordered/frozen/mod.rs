@@ -22,7 +22,7 @@ mod take;
 
 use super::cache::durability_ticket::DurabilityTicket;
 use super::cache::page_meta::PageUse;
-use super::cache::{CleanHome, PageLook};
+use super::cache::{CleanHome, PageLook, lost};
 use super::gate::ClosedGate;
 use super::node_table::NodeId;
 use super::search::AnchorKey;
@@ -310,6 +310,7 @@ impl Walk {
                     return Ok(());
                 }
                 PageLook::Gone => return Ok(()),
+                PageLook::Lost => return Err(lost(node)),
             }
         };
         if self.pair.is_none() {

@@ -77,10 +77,10 @@ pub(super) fn room_for(
         (completion, own) = cx.run_at(core, Purpose::Put, operation, page, own)?;
         let outcomes = completion.is_success().then(|| outcomes(core, &own, command.len())).flatten();
         let own = scratch.insert(own);
-        let outcomes = outcomes.ok_or(StructureStop::Failed)?;
+        let outcomes = outcomes.ok_or(StructureStop::Failed(completion.status))?;
         let Some(place) = outcomes.iter().position(|outcome| !outcome.result.took_effect()) else { return Ok(true) };
         if outcomes[place].result != PutResult::NoRoom {
-            return Err(StructureStop::Failed);
+            return Err(StructureStop::Failed(completion.status));
         }
         cut = Some(place_to_cut((cx, core), own, &command[place])?);
         Ok(false)
@@ -108,7 +108,7 @@ fn place_to_cut(
         core.queue.look(Purpose::Structure, &upper, from..NODE_BYTES).to_vec()
     });
     cx.give_page(upper);
-    separator.ok_or(StructureStop::Failed)
+    separator.ok_or(StructureStop::Failed(completion.status))
 }
 
 /// The outcomes of a batch's records at a page.
@@ -133,7 +133,7 @@ pub(super) fn put(
         let completion = run((cx, core), operation, page, scratch)?;
         match completion.status == OUTPUT_SHORT {
             true => put_with_outcomes((cx, core), page, scratch, command, &mut done)?,
-            false => done.add_bare(&completion, command.len()).ok_or(StructureStop::Failed)?,
+            false => done.add_bare(&completion, command.len()).ok_or(StructureStop::Failed(completion.status))?,
         }
         Ok(true)
     })?;
@@ -164,13 +164,13 @@ fn put_with_outcomes(
     let operation = scratch::look(&core.queue, Purpose::Put, programs.put, &cx.parameters, page.range(), scratch);
     let completion = run((cx, core), operation, page, scratch)?;
     let outcomes = completion.is_success().then(|| outcomes(core, scratch, records.len())).flatten();
-    done.outcomes.extend(outcomes.ok_or(StructureStop::Failed)?);
+    done.outcomes.extend(outcomes.ok_or(StructureStop::Failed(completion.status))?);
     // Nothing is dead for these arguments: the page is copied.
     cx.encode(&arguments(NodeFlags::NONE));
     let operation = scratch::take_page(&core.queue, Purpose::Put, programs.realign, &cx.parameters, page, scratch);
     let completion = run((cx, core), operation, page, scratch)?;
     done.used_bytes = Realigned::of_result(completion.result).used_bytes;
-    if completion.is_success() { Ok(()) } else { Err(StructureStop::Failed) }
+    if completion.is_success() { Ok(()) } else { Err(StructureStop::Failed(completion.status)) }
 }
 
 impl PutRecords {

@@ -14,7 +14,7 @@ use super::attempt::refuse;
 use super::batch_pages::{put, room_for};
 use super::context::{Context, StructureStop};
 use super::in_hand::Ops;
-use super::looks::damaged;
+use super::looks::stopped_at;
 use super::merges::Merges;
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReader, PageReads};
@@ -24,7 +24,7 @@ use super::splits::{Split, try_split};
 use crate::ordered::batches::{BatchList, BatchWriter};
 use crate::ordered::cache::durability_ticket::DurabilityTicket;
 use crate::ordered::cache::page_meta::PageUse;
-use crate::ordered::cache::{PageLook, WAYS};
+use crate::ordered::cache::{PageLook, WAYS, lost};
 use crate::ordered::gate::{GatePass, Passing};
 use crate::ordered::node_table::NodeId;
 use crate::ordered::slabs::SlotShare;
@@ -162,6 +162,7 @@ impl<'a> OrderedBatch<'a> {
             let page = match self.session.cx.state.cache.take(node, keyspace.0, PageUse::ByKey) {
                 PageLook::Taken(page) => page,
                 PageLook::Busy | PageLook::Gone => return Err(BatchStop::Busy),
+                PageLook::Lost => return Err(BatchStop::Refused(lost(node))),
                 PageLook::Absent(home) => {
                     self.refuse_if_crowded(core, node)?;
                     is_missing = true;
@@ -223,7 +224,7 @@ impl<'a> OrderedBatch<'a> {
                 cx.state.cache.give_back(node, page, |_| ());
                 match stop {
                     StructureStop::NoMemory => Err(self.without_memory()),
-                    _ => Err(BatchStop::Refused(damaged(node))),
+                    stop => Err(BatchStop::Refused(stopped_at(node, stop))),
                 }
             }
         }
@@ -353,7 +354,10 @@ impl BatchPart for OrderedBatch<'_> {
                 // The drive keeps the page.
                 Err(StructureStop::Stopped) => continue,
                 // The page had room, so it was changed in between or is damaged.
-                Err(_) => core.base.log.poison("a change of a data node", damaged(page.node)),
+                Err(stop) => {
+                    core.base.log.poison("a change of a data node", stopped_at(page.node, stop));
+                    self.session.cx.state.cache.with(page.node, |meta| meta.is_lost = true);
+                }
                 Ok(_) => {}
             }
             tickets.push(self.give_back(page, changes.unwrap_or_default()));

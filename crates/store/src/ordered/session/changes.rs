@@ -135,7 +135,7 @@ pub(super) fn changed(
         // The page's content is undefined.
         let error = || failed_at(node, completion.status);
         core.base.log.poison("a change of a data node", error());
-        cx.state.cache.give_back(node, page, |_| ());
+        cx.state.cache.give_back(node, page, |meta| meta.is_lost = true);
         return Step::Fail(error());
     };
     match done.result {

@@ -14,7 +14,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::EngineSlot;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::node::NodeArguments;
-use tapetum_drive::{Command, Completion, Lease, LocalBuffer, Operation, Purpose, QueuePair, Returned};
+use tapetum_drive::{Command, Completion, Lease, LocalBuffer, Operation, Purpose, QueuePair, Returned, Status};
 use tapetum_kernels::ordered::NODE_BYTES;
 
 /// A tree, and the session's handle of its search layer.
@@ -45,7 +45,7 @@ pub(super) enum StructureStop {
     /// The drive never answers again, and keeps the pages.
     Stopped,
     /// The program says that a page is damaged, or its unit died.
-    Failed,
+    Failed(Status),
 }
 
 /// See the [module](self).

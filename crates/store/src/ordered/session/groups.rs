@@ -12,7 +12,7 @@ use super::context::{Context, OrderedMeans};
 use super::extensions::read_extension;
 use super::fetches::read_error;
 use super::in_hand::{GroupInHand, GroupNumbers, OpInHand, Ops};
-use super::looks::{NodeFind, answer_of, damaged, deleted_by, founds_in, is_live, must_ask};
+use super::looks::{NodeFind, answer_of, damaged, deleted_by, failed_at, founds_in, is_live, must_ask};
 use super::merges::Merges;
 use super::node_turns::NodeTurns;
 use super::op_state::{FetchedPage, OpStage, OrderedOp, Shown, Step};
@@ -319,7 +319,7 @@ impl Waits {
             let error = match home {
                 None => {
                     cx.state.cache.give_back(node, page, |_| ());
-                    Some(damaged(node))
+                    Some(failed_at(node, completion.status))
                 }
                 Some(home) => {
                     self.fetches.end(cx, page);
@@ -376,9 +376,10 @@ impl Waits {
             return self.leave(cx, node);
         }
         let Some(mut answers) = ChangeAnswers::of(cx, &mut self.merges, node, &group, &completion) else {
-            core.base.log.poison("a change of a data node", damaged(node));
-            cx.state.cache.give_back(node, page, |_| ());
-            self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(damaged(node))));
+            let error = || failed_at(node, completion.status);
+            core.base.log.poison("a change of a data node", error());
+            cx.state.cache.give_back(node, page, |meta| meta.is_lost = true);
+            self.advance_group((cx, core), group, node, |_, _, _| Some(Step::Fail(error())));
             return self.leave(cx, node);
         };
         self.advance_group((cx, core), group, node, |_, core, op| answers.step(core, op));

@@ -1,6 +1,6 @@
 //! Operations that look at their key's record: all that the drive does not decide.
 
-use super::context::{Context, OrderedMeans};
+use super::context::{Context, OrderedMeans, StructureStop};
 use super::extensions::read_extension;
 use super::groups::{GroupKind, gather};
 use super::in_hand::OpInHand;
@@ -253,6 +253,14 @@ pub(super) fn failed_at(node: NodeId, status: Status) -> Error {
     match status {
         Status::UnitLost => Error::Io(format!("the compute unit that had data node {} died", node.0)),
         _ => damaged(node),
+    }
+}
+
+/// The error of programs that did not change a node's page.
+pub(super) fn stopped_at(node: NodeId, stop: StructureStop) -> Error {
+    match stop {
+        StructureStop::Failed(status) => failed_at(node, status),
+        StructureStop::NoMemory | StructureStop::Stopped => damaged(node),
     }
 }
 

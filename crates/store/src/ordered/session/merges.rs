@@ -9,7 +9,7 @@
 //! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
 
 use super::context::{Context, OrderedMeans, StructureStop};
-use super::looks::{arguments, damaged};
+use super::looks::{arguments, failed_at};
 use super::op_state::TakenPage;
 use super::page_reads::{PageRead, PageReadEnd, PageReader, PageReads};
 use super::purges::{Purged, purge};
@@ -189,6 +189,7 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
         NeighbourLook::Busy => return Ok(Tried::NotNow),
     };
     let keyspace_tree = cx.trees[tree].tree.clone();
+    let mut is_lost = false;
     let mut purged = [left.node, right.node].map(|node| Purged::none(state.cache.table.used_bytes(node)));
     for (TakenPage { node, page }, purged) in [&mut left, &mut right].into_iter().zip(&mut purged) {
         match purge((cx, core), &keyspace_tree, page, None) {
@@ -198,14 +199,22 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
             }
             Err(StructureStop::NoMemory) => {}
             Err(StructureStop::Stopped) => return Ok(Tried::Over),
-            Err(StructureStop::Failed) => core.base.log.poison("a change of a data node", damaged(*node)),
+            Err(StructureStop::Failed(status)) => {
+                core.base.log.poison("a change of a data node", failed_at(*node, status));
+                state.cache.with(*node, |meta| meta.is_lost = true);
+                is_lost = true;
+            }
         }
     }
     let [of_left, of_right] = purged;
-    let (used_bytes, merged) = match merge_into((cx, core), [&mut left.page, &mut right.page]) {
+    let merged = match is_lost {
+        true => Err(StructureStop::NoMemory),
+        false => merge_into((cx, core), [&mut left.page, &mut right.page]),
+    };
+    let (used_bytes, merged) = match merged {
         Ok((used_bytes, merged)) => (Some(used_bytes), Some(merged)),
         Err(StructureStop::Stopped) => return Ok(Tried::Over),
-        Err(StructureStop::NoMemory | StructureStop::Failed) => (None, None),
+        Err(StructureStop::NoMemory | StructureStop::Failed(_)) => (None, None),
     };
     let removed = match used_bytes {
         Some(_) => cx.trees[tree].search.remove(&anchor, right.node.0.into()).map_err(of_search),
@@ -304,7 +313,7 @@ fn take_for_merge(cx: &Context, node: NodeId, keyspace: KeyspaceId) -> Result<Lo
         PageLook::Taken(page) => Ok(page),
         PageLook::Busy => Err(NeighbourLook::Busy),
         PageLook::Absent(home) => Err(NeighbourLook::Absent(node, home)),
-        PageLook::Gone => Err(match cx.state.cache.absent_home(node) {
+        PageLook::Gone | PageLook::Lost => Err(match cx.state.cache.absent_home(node) {
             Some(home) => NeighbourLook::Absent(node, home),
             None => NeighbourLook::Busy,
         }),
@@ -333,5 +342,5 @@ fn merge_into(
         return Ok((returned.completion.result[0] as usize, merged));
     }
     cx.give_page(merged);
-    Err(StructureStop::Failed)
+    Err(StructureStop::Failed(returned.completion.status))
 }

@@ -66,8 +66,8 @@ use super::batches::BatchList;
 use super::gate::GatePass;
 use super::node_table::{HomedNode, NodeId};
 use super::tree::{OrderedState, TreeSource};
-use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageUse;
+use crate::ordered::cache::{PageLook, lost};
 use batch_part::{OrderedBatch, SessionParts};
 use context::{Context, OrderedMeans};
 use extensions::of_piece_tag;
@@ -247,6 +247,7 @@ impl Waits {
             }
             // The operations behind it find out the same.
             PageLook::Gone => Step::Again,
+            PageLook::Lost => Step::Fail(lost(node)),
             PageLook::Absent(_) if self.fetches.left() == 0 => Step::BackInLine(LineWait::Reads),
             PageLook::Absent(home) => Step::Read(home),
         }

@@ -72,12 +72,12 @@ pub(super) fn purge(
         completion = remove_dead((cx, core), &dead(known), page, record)?;
     }
     if !completion.is_success() {
-        return Err(StructureStop::Failed);
+        return Err(StructureStop::Failed(completion.status));
     }
     let Realigned { removed, used_bytes, room, .. } = Realigned::of_result(completion.result);
     (0..removed).for_each(|_| tree.note(PutResult::Removed));
     let shares = gone.iter().map(|(reference, key_bytes)| share_of(tree, reference, *key_bytes));
-    let extensions = shares.collect::<Option<Vec<_>>>().ok_or(StructureStop::Failed)?;
+    let extensions = shares.collect::<Option<Vec<_>>>().ok_or(StructureStop::Failed(completion.status))?;
     Ok(Purged { records: removed, extensions, used_bytes, room })
 }
 
@@ -118,7 +118,7 @@ fn extensions_of_dead(
         false => None,
     };
     cx.give_scratch(core, scratch);
-    listed.ok_or(StructureStop::Failed)
+    listed.ok_or(StructureStop::Failed(completion.status))
 }
 
 /// The share of an extension that a record named.

@@ -16,14 +16,14 @@ use super::context::{Context, OrderedMeans};
 use super::extension_read::{ExtensionRead, ExtensionStep, ReadOf};
 use super::extensions::{damaged_extension, piece_tag};
 use super::fetches::{arguments_of_flash, read_error};
-use super::looks::{arguments, damaged};
+use super::looks::{arguments, failed_at};
 use super::merges::{ALL_DEAD, Merges};
 use super::op_state::TakenPage;
 use super::scan_ahead::{AheadRead, AheadReads, AheadState, ScanAhead, page_range, read_ahead};
 use super::scan_op::{OutsideItem, ScanOp, ScanStage, bound, is_crossed};
 use super::{TAG_SCAN, scratch};
 use crate::ordered::cache::page_meta::{PageMeta, PageUse};
-use crate::ordered::cache::{Installed, PageLook};
+use crate::ordered::cache::{Installed, PageLook, lost};
 use crate::ordered::node_table::{HomedNode, NodeId};
 use crate::ordered::search::AnchorKey;
 use std::collections::VecDeque;
@@ -237,6 +237,7 @@ fn attempt(
         (PageLook::Absent(home), Some(read)) => look_ahead((cx, core), in_hand, tree, HomedNode { node, home }, read),
         (PageLook::Absent(home), None) => read((cx, core), in_hand, tree, HomedNode { node, home }),
         (PageLook::Busy | PageLook::Gone, _) => again(cx),
+        (PageLook::Lost, _) => ScanStep::End(Err(lost(node))),
     }
 }
 
@@ -417,7 +418,7 @@ fn was_scanned(
             let ticket = cx.state.cache.give_back(node, page, |meta| meta.wait_for(meta.changed_stamp));
             scan.tickets.extend(ticket.filter(|_| !fail_point!(OrderedScanUndurable)));
             if gone_on.is_none() {
-                return ScanStep::End(Err(damaged(node)));
+                return ScanStep::End(Err(failed_at(node, completion.status)));
             }
             None
         }

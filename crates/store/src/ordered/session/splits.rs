@@ -79,10 +79,10 @@ pub(super) fn make_room(
             return cx.starves();
         }
         Err(StructureStop::Stopped) => return Step::AtNode,
-        Err(StructureStop::Failed) => {
-            core.base.log.poison("a change of a data node", damaged(node));
-            cx.state.cache.give_back(node, page, |_| ());
-            return Step::Fail(damaged(node));
+        Err(StructureStop::Failed(status)) => {
+            core.base.log.poison("a change of a data node", failed_at(node, status));
+            cx.state.cache.give_back(node, page, |meta| meta.is_lost = true);
+            return Step::Fail(failed_at(node, status));
         }
     }
     op.kept.change = None;

@@ -229,7 +229,7 @@ impl ImageWriter {
                 },
                 PageLook::Busy => busy.push(page),
                 // The page is clean or was merged, or its next image comes when the one in flight has landed.
-                PageLook::Absent(_) | PageLook::Gone => state.write_back.finished(1),
+                PageLook::Absent(_) | PageLook::Gone | PageLook::Lost => state.write_back.finished(1),
             }
             self.due = self.due.saturating_sub(1);
         }

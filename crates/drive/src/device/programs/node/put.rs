@@ -299,12 +299,7 @@ fn change(context: Context<'_>) -> Result<ProgramResult, ProgramResult> {
     for outcome in &mut outcomes[..count] {
         let Some((request, rest)) = PutRequest::split(requests) else { return Err(INVALID) };
         requests = rest;
-        let is_forgotten = wants_all && count > 1 && rest.is_empty() && fail_point!(OrderedBatchForgets);
-        let done = match is_full {
-            true => PutOutcome::NOT_TRIED,
-            false if is_forgotten => PutOutcome::of(PutResult::Stored, None),
-            false => request.run(&arguments, &mut node)?,
-        };
+        let done = if is_full { PutOutcome::NOT_TRIED } else { request.run(&arguments, &mut node)? };
         is_full |= done.result == PutResult::NoRoom;
         effects += usize::from(done.result.took_effect());
         done.encode(outcome);
@@ -343,7 +338,11 @@ fn change_bare(
     }
     let (mut last, mut word, mut effects) = (PutOutcome::NOT_TRIED, 0, 0);
     for (place, request) in requests.enumerate() {
-        last = request.run(arguments, node)?;
+        let is_forgotten = place > 0 && place + 1 == count && fail_point!(OrderedPutForgets);
+        last = match is_forgotten {
+            true => PutOutcome::of(PutResult::Stored, None),
+            false => request.run(arguments, node)?,
+        };
         word |= (last.result as u64) << (place * BARE_OUTCOME_BITS);
         effects += u64::from(last.result.took_effect());
         if last.result == PutResult::NoRoom {
