@@ -3,7 +3,7 @@
 use crate::hashed::collect::victim::tests::{SMALL_BYTES, small_options, store_in_memory};
 use crate::tools::inspect::{inspect, inspect_drive};
 use crate::tools::locate::locate;
-use crate::{KeyspaceHandle, Store};
+use crate::{Error, KeyspaceHandle, Store};
 use tapetum_base::engine::inspection::{AreaKind, SLOT_CLASSES};
 use tapetum_base::engine::key_place::{KeyPlace, NodePlace};
 use tapetum_base::keyspace_kind::KeyspaceKind;
@@ -77,11 +77,10 @@ fn an_overview_counts_groups_slots_nodes_and_levels() {
     assert!(extents(AreaKind::Checkpoint) > 0, "that of anchors");
 }
 
-#[test]
-fn a_node_that_was_damaged_on_flash_is_named_by_its_place() {
-    let options = small_options();
+/// Closes a store, and spoils the image of the node of a key.
+fn closed_with_spoilt_node(key: &[u8]) -> (Drive, u64) {
     let (drive, store, sorted) = store();
-    let image = node(&store, &sorted, b"key0500").image.unwrap();
+    let image = node(&store, &sorted, key).image.unwrap();
     store.close().unwrap();
     drop((sorted, store));
     let io = tapetum_base::media::io::Io::new(drive.queue_pair(4).unwrap());
@@ -91,10 +90,38 @@ fn a_node_that_was_damaged_on_flash_is_named_by_its_place() {
         io.write(image.flash_bytes, &mut buffer, 4096).await.unwrap();
     };
     tapetum_base::media::io::run(&io, spoil, || false).unwrap();
+    (drive, image.flash_bytes)
+}
+
+#[test]
+fn a_node_that_was_damaged_on_flash_is_named_by_its_place() {
+    let (drive, flash_bytes) = closed_with_spoilt_node(b"key0500");
     // The checkpoint of anchors is trusted: nobody has read the node yet.
-    let store = Store::open_on(&drive, &options).unwrap();
+    let store = Store::open_on(&drive, &small_options()).unwrap();
     let sorted = store.keyspace("sorted").unwrap();
     let error = locate(&store, sorted.keyspace(), b"key0500").unwrap_err().to_string();
-    assert!(error.contains(&format!("byte {}", image.flash_bytes)), "{error}");
+    assert!(error.contains(&format!("byte {flash_bytes}")), "{error}");
     assert!(node(&store, &sorted, b"key0001").record.is_some());
+}
+
+#[test]
+fn a_node_that_is_damaged_under_a_merge_costs_its_neighbours_nothing() {
+    let (drive, _) = closed_with_spoilt_node(b"key0500");
+    let store = Store::open_on(&drive, &small_options()).unwrap();
+    let sorted = store.keyspace("sorted").unwrap();
+    let key = |number: u32| format!("key{number:04}").into_bytes();
+    let is_there = |number: u32| sorted.get(&key(number)).map(|item| item.is_some());
+    // Nodes on both sides of it become sparse, and want to be merged with it.
+    let deleted: Vec<_> = (400..600).map(|number| (number, sorted.delete(&key(number)))).collect();
+    let damaged: Vec<u32> = deleted.iter().filter(|(_, done)| done.is_err()).map(|(number, _)| *number).collect();
+    assert!(damaged.contains(&500) && damaged.len() < 100, "{damaged:?}");
+    for number in (0..1000).filter(|number| !damaged.contains(number)) {
+        assert_eq!(is_there(number).unwrap(), !(400..600).contains(&number), "{number}");
+    }
+    for number in &damaged {
+        assert!(matches!(is_there(*number), Err(Error::Corrupt(_))), "{number}");
+    }
+    let free = (400..600).find(|number| !damaged.contains(number)).unwrap();
+    sorted.put(&key(free), b"again").unwrap();
+    assert!(is_there(free).unwrap());
 }
