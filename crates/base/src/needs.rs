@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::media::io::Io;
+use tapetum_drive::programs::own_pages::OWN_PAGES;
 use tapetum_drive::programs::{CRC32C_CHECK, ZSTD_DECOMPRESS, match_record};
 use tapetum_drive::{Identity, IdentityError, ProgramId};
 
@@ -16,6 +17,8 @@ pub struct DrivePrograms {
     pub match_record: ProgramId,
     /// `None`: large values are read by the host before programs run over them.
     pub large: Option<LargePrograms>,
+    /// `None`: key tables are searched by the host.
+    pub own_pages: Option<ProgramId>,
 }
 
 /// The programs that load a large value in a pipeline: they check and inflate its stored bytes.
@@ -32,7 +35,7 @@ impl DrivePrograms {
         let known = |(name, version)| identity.program(name, version);
         let large = known(CRC32C_CHECK).zip(known(ZSTD_DECOMPRESS));
         let large = large.map(|(crc32c_check, zstd_decompress)| LargePrograms { crc32c_check, zstd_decompress });
-        Ok(DrivePrograms { match_record: find(match_record::NAME, match_record::VERSION)?, large })
+        Ok(DrivePrograms { match_record: find(match_record::NAME, match_record::VERSION)?, large, own_pages: known(OWN_PAGES) })
     }
 }
 

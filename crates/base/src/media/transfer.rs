@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::media::flash_run::FlashRun;
 use crate::media::io::{Io, Tag};
 use std::collections::VecDeque;
-use tapetum_drive::{Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, PartedBuffer};
+use tapetum_drive::{Completion, Lease, LocalBuffer, LocalRange, MemoryAddress, Operation, PartedBuffer};
 
 /// See the [module](self).
 #[must_use]
@@ -68,12 +68,28 @@ impl Transfer {
         self.tags.len()
     }
 
+    /// Lends all of a buffer to a command that names places in it; its completion.
+    pub async fn run(io: &Io, buffer: &mut LocalBuffer, operation: Operation) -> Completion {
+        let mut transfer = Transfer::new(io, buffer.take());
+        let length = transfer.buffer.as_ref().map_or(0, PartedBuffer::len);
+        transfer.start(0, length, |_| operation);
+        let completion = transfer.next_completion().await.expect("it was started");
+        // The command has ended.
+        let _ = transfer.end_into("", buffer).await;
+        completion
+    }
+
     /// Waits until the oldest command is done.
     pub async fn end_one(&mut self, what: &str) -> Result<(), Error> {
-        let Some(&tag) = self.tags.front() else { return Ok(()) };
+        let completion = self.next_completion().await;
+        completion.map_or(Ok(()), |completion| self.io.succeeded(&completion, what))
+    }
+
+    async fn next_completion(&mut self) -> Option<Completion> {
+        let tag = *self.tags.front()?;
         let completion = self.io.finish(tag).await;
         self.tags.pop_front();
-        self.io.succeeded(&completion, what)
+        Some(completion)
     }
 
     /// Waits until all is done; the buffer, and whether it went well.

@@ -1,46 +1,46 @@
 //! The data pages in which a keyspace's records of a shared segment lie, by the entries of its key table.
 //!
 //! ```text
-//! key table: sizes ─► the stream's layout ─► page of each record · routes ─► whose it is
+//! key table ─► local memory ─► own-pages, at the drive ─► ranges of pages ─► host
 //! ```
 //! So a scan reads a page an item, not the segment. A segment that is nearly all the keyspace's is read whole, without a look at its key table.
 
 use super::HashedEngine;
-use super::key_tables::find_or_load;
 use super::key_tables::key_reader::{KeyPages, KeyReader, PAGES_PER_READ};
-use super::segment::layout::StreamLayout;
+use super::segment::layout::stream_layout;
 use super::segment::view::Segment;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::io::Io;
-use tapetum_kernels::data_page::PageSize;
+use tapetum_base::media::transfer::Transfer;
+use tapetum_drive::programs::CORRUPT;
+use tapetum_drive::programs::own_pages::{PARAMETERS_BYTES, decode_output, encode_parameters};
+use tapetum_drive::{Execution, LocalRange, Operation, Purpose, Stage, Status};
+use tapetum_kernels::data_page::PAGE_BYTES;
 use tapetum_kernels::hash::HashKey;
-use tapetum_kernels::key_table::KeyPage;
+use tapetum_kernels::key_table::{ENTRY_BYTES_MIN, KeyPage};
+use tapetum_kernels::own_pages::{OwnPages, PageSearch};
+
+/// Pages of a key table that the drive looks through by one command.
+const PAGES_AT_ONCE: u32 = 8;
+/// Words of valid bits for all entries of so many pages, the first of which may be the last bit of its word.
+const VALID_WORDS: usize = PAGES_AT_ONCE as usize * PAGE_BYTES / ENTRY_BYTES_MIN / 64 + 2;
+// The buffer: pages, parameters, valid bits, a list of one stage, the output.
+const PARAMETERS_AT: usize = PAGES_AT_ONCE as usize * PAGE_BYTES;
+const VALID_AT: usize = PARAMETERS_AT + PARAMETERS_BYTES;
+const STAGES_AT: usize = VALID_AT + 8 * VALID_WORDS;
+const OUTPUT_AT: usize = STAGES_AT + Stage::ENCODED_BYTES;
+/// Every second record may be the keyspace's, each in pages that no other of its records touches.
+const OUTPUT_BYTES: usize =
+    PageSearch::ENCODED_BYTES + PAGES_AT_ONCE as usize * PAGE_BYTES / ENTRY_BYTES_MIN / 2 * OwnPages::ENCODED_BYTES;
+const BUFFER_BYTES: usize = OUTPUT_AT + OUTPUT_BYTES;
+const _: () = assert!(STAGES_AT.is_multiple_of(8));
 
 /// A segment is read whole where that reads at most a fifth more: 6 bytes for 5.
 const WHOLE_PARTS: u64 = 6;
 const OWN_PARTS: u64 = 5;
-
-/// Neighbouring data pages with records of a keyspace.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OwnPages {
-    /// With the pages in which the last record goes on.
-    pub pages: Range<u32>,
-    /// Behind the last page in which a record of the keyspace starts.
-    pub starts_end: u32,
-    /// The number of the first record that starts in them.
-    pub entry_first: u32,
-    /// Behind the number of the last record that is the keyspace's.
-    pub entry_end: u32,
-}
-
-impl OwnPages {
-    pub fn none() -> OwnPages {
-        OwnPages { pages: 0..0, starts_end: 0, entry_first: 0, entry_end: 0 }
-    }
-}
 
 /// Whether to look at the key table: not where the segment is known to be nearly all the keyspace's.
 fn is_worth_a_look(segment: &Segment, keyspace: KeyspaceId) -> bool {
@@ -48,7 +48,8 @@ fn is_worth_a_look(segment: &Segment, keyspace: KeyspaceId) -> bool {
     own_bytes.is_none_or(|own| own * WHOLE_PARTS < segment.descriptor.record_bytes * OWN_PARTS)
 }
 
-/// The pages with valid records of a keyspace, in order; `None`: the whole segment is to be read.
+/// The pages with valid records of a keyspace, in order; `None`: the whole segment is to be read. The drive looks through the key table, and only these
+/// pages cross.
 ///
 /// # Errors
 /// The key table cannot be read.
@@ -62,22 +63,83 @@ pub async fn find(
     if !is_worth_a_look(segment, keyspace) {
         return Ok(None);
     }
-    let mut finder = PageFinder::new(segment, keyspace, valid);
-    match find_or_load(engine, io, segment).await? {
-        Some(table) => (0..segment.key_pages()).for_each(|page| finder.take(table.page(page))),
-        None => {
-            let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
-            let look = |read: &KeyPages<()>| {
-                read.pages().for_each(|page| finder.take(page));
-                Ok(())
-            };
-            reader.each(segment, look).await?;
-        }
-    }
-    let PageFinder { found, .. } = finder;
+    let (size, pages_end) = (segment.page_size(), segment.descriptor.data_pages);
+    let search = PageSearch::new(keyspace.0, size, pages_end, stream_layout(segment.geometry(), size));
+    let found = match find_at_drive(engine, io, segment, search, valid).await? {
+        Some(found) => found,
+        None => find_on_host(engine, io, segment, search, valid).await?,
+    };
     let pages: u64 = found.iter().map(|own| own.pages.len() as u64).sum();
-    let is_most = pages * WHOLE_PARTS >= u64::from(segment.descriptor.data_pages) * OWN_PARTS;
+    let is_most = pages * WHOLE_PARTS >= u64::from(pages_end) * OWN_PARTS;
     Ok((!is_most).then_some(found))
+}
+
+/// Has the drive look through the key table. `None`: it lacks the program, or the table is damaged and the host is to mend it.
+async fn find_at_drive(
+    engine: &HashedEngine,
+    io: &Io,
+    segment: &Arc<Segment>,
+    mut search: PageSearch,
+    valid: &[u64],
+) -> Result<Option<Vec<OwnPages>>, Error> {
+    let Some(program) = engine.programs.own_pages else { return Ok(None) };
+    let io = io.of(Purpose::Scan);
+    let mut found = Vec::new();
+    let mut buffer = io.allocate(BUFFER_BYTES).await?;
+    for first in (0..segment.key_pages()).step_by(PAGES_AT_ONCE as usize) {
+        let pages = first..segment.key_pages().min(first + PAGES_AT_ONCE);
+        let pages_bytes = pages.len() * PAGE_BYTES;
+        let (read_into, done) =
+            Transfer::read(&io, buffer, 0, segment.key_runs(pages)).end("read of a key table").await;
+        buffer = read_into;
+        done?;
+        encode_parameters(segment.salt, first, &search, io.fill(&mut buffer, PARAMETERS_AT..VALID_AT));
+        let words = valid.get(search.entry_next as usize / 64..).unwrap_or_default();
+        let words = &words[..words.len().min(VALID_WORDS)];
+        let to = io.fill(&mut buffer, VALID_AT..VALID_AT + 8 * words.len());
+        to.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        let at = |at: usize, length: usize| LocalRange { offset: buffer.offset() + at as u64, length: length as u32 };
+        let inputs = [at(0, pages_bytes), at(VALID_AT, 8 * words.len())];
+        let stage = Stage::Execute(Execution::new(
+            program,
+            at(PARAMETERS_AT, PARAMETERS_BYTES),
+            &inputs,
+            at(OUTPUT_AT, OUTPUT_BYTES),
+        ));
+        let stages = at(STAGES_AT, Stage::ENCODED_BYTES);
+        io.fill(&mut buffer, STAGES_AT..OUTPUT_AT).copy_from_slice(&stage.encode());
+        let completion = Transfer::run(&io, &mut buffer, Operation::Pipeline { stages }).await;
+        match completion.status {
+            Status::Success => {}
+            CORRUPT => return Ok(None),
+            _ => return io.succeeded(&completion, "search of a key table").map(|()| None),
+        }
+        let output = io.look(&buffer, OUTPUT_AT..OUTPUT_AT + completion.result[0] as usize);
+        let Some((next, own)) = decode_output(output) else {
+            return Err(Error::Io("the drive found pages that are none in a key table".into()));
+        };
+        own.for_each(|own| own.push_to(&mut found));
+        search = next;
+    }
+    Ok(Some(found))
+}
+
+/// The same by the host, which mends pages that are damaged.
+async fn find_on_host(
+    engine: &HashedEngine,
+    io: &Io,
+    segment: &Arc<Segment>,
+    mut search: PageSearch,
+    valid: &[u64],
+) -> Result<Vec<OwnPages>, Error> {
+    let mut found = Vec::new();
+    let mut reader = KeyReader::new(io, engine.drive.local(), engine.hasher.clone());
+    let look = |read: &KeyPages<()>| {
+        read.pages().for_each(|page| search.look(page, (0, valid), |own| own.push_to(&mut found)));
+        Ok(())
+    };
+    reader.each(segment, look).await?;
+    Ok(found)
 }
 
 /// The pages in which records of a keyspace with these hash keys start, in order; `None`: all pages with such hash keys are to be read.
@@ -120,67 +182,4 @@ pub async fn between(
         }
     }
     Ok(Some(found))
-}
-
-/// Goes through the entries of a key table.
-struct PageFinder<'a> {
-    keyspace: u16,
-    valid: &'a [u64],
-    page_size: PageSize,
-    pages_end: u32,
-    layout: StreamLayout,
-    entry_next: u32,
-    /// The page in which the last record starts, and the number of the first one that does.
-    page: u32,
-    page_entry: u32,
-    found: Vec<OwnPages>,
-}
-
-impl<'a> PageFinder<'a> {
-    fn new(segment: &Segment, keyspace: KeyspaceId, valid: &'a [u64]) -> PageFinder<'a> {
-        PageFinder {
-            keyspace: keyspace.0,
-            valid,
-            page_size: segment.page_size(),
-            pages_end: segment.descriptor.data_pages,
-            layout: StreamLayout::new(segment.geometry(), segment.page_size()),
-            entry_next: 0,
-            page: 0,
-            page_entry: 0,
-            found: Vec::new(),
-        }
-    }
-
-    fn take(&mut self, page: KeyPage<'_>) {
-        for entry in page.entries() {
-            let address = self.layout.place(entry.size_bytes.into());
-            let number = self.entry_next;
-            self.entry_next += 1;
-            let start = self.page_size.page_of(address);
-            if start != self.page {
-                (self.page, self.page_entry) = (start, number);
-            }
-            let word = self.valid.get(number as usize / 64).copied().unwrap_or(0);
-            if entry.keyspace() == self.keyspace && word >> (number % 64) & 1 == 1 {
-                let end = self.page_size.page_of(address + u64::from(entry.size_bytes.max(1)) - 1) + 1;
-                self.add(start, end.min(self.pages_end), number);
-            }
-        }
-    }
-
-    /// A record of the keyspace lies in these pages.
-    fn add(&mut self, start: u32, end: u32, number: u32) {
-        match self.found.last_mut() {
-            // The next record may begin in the page that the last one ends in.
-            Some(last) if start <= last.pages.end => {
-                last.pages.end = last.pages.end.max(end);
-                (last.starts_end, last.entry_end) = (start + 1, number + 1);
-            }
-            _ => {
-                let entry_first = self.page_entry;
-                let (starts_end, entry_end) = (start + 1, number + 1);
-                self.found.push(OwnPages { pages: start..end, starts_end, entry_first, entry_end });
-            }
-        }
-    }
 }

@@ -14,7 +14,7 @@ use super::HashedEngine;
 use super::buffer::{Place, Shard};
 use super::catalog::Catalog;
 use super::large::LargeExtents;
-use super::own_pages::{self, OwnPages};
+use super::own_pages;
 use super::segment::Descriptor;
 use super::segment::snapshot_pins::SnapshotPins;
 use super::segment::view::Segment;
@@ -31,6 +31,7 @@ use tapetum_base::media::io::{Io, lock};
 use tapetum_drive::fail_point;
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::own_pages::OwnPages;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::scan::result::DeferredRecord;
 

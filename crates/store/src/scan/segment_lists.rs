@@ -1,7 +1,7 @@
 //! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, those pages of shared ones that have items of the keyspace, or
 //! the rest that a stopped run left. Segments that have no item of the keyspace are in no list.
 
-use crate::hashed::own_pages::OwnPages;
+use tapetum_kernels::own_pages::OwnPages;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -8,6 +8,7 @@ pub mod fields;
 mod images;
 pub mod match_record;
 pub mod node;
+pub mod own_pages;
 mod replaced_keys;
 pub mod scan;
 mod transforms;
@@ -70,6 +71,7 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(betweenness::BetweennessProgram),
         Box::new(fields::FieldsProgram),
         Box::new(extension::ExtensionProgram),
+        Box::new(own_pages::OwnPagesProgram),
     ];
     #[cfg(feature = "images")]
     programs.extend(images::image_programs());

@@ -7,7 +7,8 @@
 //! ```
 
 use super::keyspace_shares::{KeyspaceShares, ShareBuilder};
-use super::layout::StreamLayout;
+use super::layout::stream_layout;
+use tapetum_kernels::stream_layout::StreamLayout;
 use std::ops::Range;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
@@ -80,7 +81,7 @@ pub struct FenceBuilder {
 
 impl FenceBuilder {
     pub fn new(geometry: &Geometry, page_size: PageSize) -> FenceBuilder {
-        let layout = StreamLayout::new(geometry, page_size);
+        let layout = stream_layout(geometry, page_size);
         FenceBuilder {
             layout,
             page_size,

@@ -2,7 +2,7 @@
 
 use super::Descriptor;
 use super::lapsed::Lapsed;
-use super::layout::StreamLayout;
+use super::layout::stream_layout;
 use super::local_index::LocalIndex;
 use crate::hashed::catalog::Bitmap;
 use crate::hashed::large::{LargeEntries, LargeExtents};
@@ -176,7 +176,7 @@ impl Segment {
             in_end_page.next_multiple_of(self.geometry.sector_bytes)
         };
         // A small record never crosses an extent's end, and a large one leaves pages behind it in which none starts.
-        let small_bytes_max = StreamLayout::new(&self.geometry, self.page_size()).small_bytes_max();
+        let small_bytes_max = stream_layout(&self.geometry, self.page_size()).small_bytes_max();
         let no_large_one = u64::from(next_start - page) < small_bytes_max / payload
             || u64::from(self.descriptor.record_bytes_max) <= small_bytes_max;
         if no_large_one {

@@ -10,7 +10,7 @@ use crate::hashed::key_tables::key_mend::records::Records;
 use crate::hashed::key_tables::key_mend::{holds, mend};
 use crate::hashed::key_tables::key_reader::page_name;
 use crate::hashed::large::verify::read_value;
-use crate::hashed::segment::layout::StreamLayout;
+use crate::hashed::segment::layout::stream_layout;
 use crate::hashed::segment::local_index::LocalIndex;
 use crate::hashed::segment::view::Segment;
 use tapetum_base::error::Error;
@@ -110,7 +110,7 @@ impl Look<'_> {
     }
 
     async fn read_records(&mut self, segment: &Segment) -> Result<(), Error> {
-        let layout = StreamLayout::new(segment.geometry(), segment.page_size());
+        let layout = stream_layout(segment.geometry(), segment.page_size());
         let mut records = Records::new(segment, self.io, self.roots.hasher.clone()).await?;
         let mut bytes = Vec::new();
         // The next record, and where the one before ends, as far as that is known.

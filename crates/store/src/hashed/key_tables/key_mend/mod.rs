@@ -237,7 +237,7 @@ mod tests {
     use crate::hashed::collect::victim::tests::{
         SMALL_BYTES, drive_in_memory, first_segment, small_options, store_in_memory,
     };
-    use crate::hashed::segment::layout::StreamLayout;
+    use crate::hashed::segment::layout::stream_layout;
     use crate::{Store, StoreOptions, Sync};
     use std::sync::Arc;
     use tapetum_base::media::flash_run::FlashRun;
@@ -323,13 +323,13 @@ mod tests {
     }
 
     fn entry_address(segment: &Segment, table: &[u8], entry: u32) -> u64 {
-        let mut layout = StreamLayout::new(segment.geometry(), segment.page_size());
+        let mut layout = stream_layout(segment.geometry(), segment.page_size());
         sizes(segment, table)[..=entry as usize].iter().map(|&size| layout.place(size)).last().unwrap()
     }
 
     /// A record that ends an extent while the next one, of the same page of the key table, would not fit in its place; and that page.
     fn last_of_extent_before_longer(segment: &Segment, table: &[u8]) -> (u32, u32) {
-        let mut layout = StreamLayout::new(segment.geometry(), segment.page_size());
+        let mut layout = stream_layout(segment.geometry(), segment.page_size());
         let sizes = sizes(segment, table);
         let addresses: Vec<u64> = sizes.iter().map(|&size| layout.place(size)).collect();
         let leads_astray = |entry: &usize| {
