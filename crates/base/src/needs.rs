@@ -35,7 +35,11 @@ impl DrivePrograms {
         let known = |(name, version)| identity.program(name, version);
         let large = known(CRC32C_CHECK).zip(known(ZSTD_DECOMPRESS));
         let large = large.map(|(crc32c_check, zstd_decompress)| LargePrograms { crc32c_check, zstd_decompress });
-        Ok(DrivePrograms { match_record: find(match_record::NAME, match_record::VERSION)?, large, own_pages: known(OWN_PAGES) })
+        Ok(DrivePrograms {
+            match_record: find(match_record::NAME, match_record::VERSION)?,
+            large,
+            own_pages: known(OWN_PAGES),
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Segments of a hashed keyspace, as a snapshot has them: a list has whole segments, those pages of shared ones that have items of the keyspace, or
 //! the rest that a stopped run left. Segments that have no item of the keyspace are in no list.
 
-use tapetum_kernels::own_pages::OwnPages;
 use crate::hashed::segment::view::Segment;
 use crate::hashed::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,6 +9,7 @@ use tapetum_base::engine::scan_layout::{LayoutError, ListLimits, ScanLayout, Sca
 use tapetum_base::error::Error;
 use tapetum_base::media::flash_run::FlashRun;
 use tapetum_drive::SourceRange;
+use tapetum_kernels::own_pages::OwnPages;
 use tapetum_kernels::reference::Reference;
 use tapetum_kernels::scan::access::{PieceOfSegment, SegmentPlace, ValueHome};
 use tapetum_kernels::scan::result::{DeferredRecord, StoppedRun};

@@ -22,7 +22,7 @@ use tapetum_bench::filter::{Filter, KEPT, LOOKED_AT, RETURNED_BYTES};
 use tapetum_bench::graph::{self, EdgeSet};
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::turn::{Setup, Turn};
-use tapetum_bench::workload::{Key, Population, Values, key};
+use tapetum_bench::workload::{Key, Population, key};
 
 const FAMILY: &str = "default";
 const LOADING_THREADS: u64 = 4;

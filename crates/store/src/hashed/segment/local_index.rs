@@ -8,13 +8,13 @@
 
 use super::keyspace_shares::{KeyspaceShares, ShareBuilder};
 use super::layout::stream_layout;
-use tapetum_kernels::stream_layout::StreamLayout;
 use std::ops::Range;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_kernels::data_page::PageSize;
 use tapetum_kernels::fences::{Fences, PageStarts};
 use tapetum_kernels::hash::HashKey;
+use tapetum_kernels::stream_layout::StreamLayout;
 
 #[derive(PartialEq, Eq, Debug)]
 pub struct LocalIndex {
