@@ -53,8 +53,7 @@ fn an_analyst_walks_from_a_venue_to_its_papers() {
     let (top, [at_drive, at_host]) = asks_both(&store, &["graph", "bc", "--edges", edges, "--top", "3"]);
     assert!(top.len() == 3 && at_drive.contains("exact, from all nodes"), "{top:?} {at_drive}");
     assert!(at_drive.contains("1 commands and 1 wake-ups") && at_host.contains("all records crossed"), "{at_drive}");
-    // Beside the rows, key tables of segments that keyspaces share cross: 16 bytes for each of their records.
-    assert!(to_host(&at_host) > 2 * to_host(&at_drive), "{at_drive}{at_host}");
+    assert!(to_host(&at_drive) < 4096 && to_host(&at_host) > 100 * to_host(&at_drive), "{at_drive}{at_host}");
     let (paper, centrality) = top[0].split_once(',').unwrap();
     assert!(centrality.parse::<f64>().unwrap() > 0.0, "{top:?}");
 
