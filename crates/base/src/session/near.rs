@@ -152,7 +152,8 @@ impl NearGet {
             Ok(Some(PipelineResult::Finished { bytes })) => {
                 let values = core.values.current();
                 let start = values.len();
-                core.queue.copy_to_host(Purpose::Pipeline, &work, run.sink_at..run.sink_at + bytes as usize, values);
+                let bytes = bytes.min(self.request.output_bytes_max.into()) as usize;
+                core.queue.copy_to_host(Purpose::Pipeline, &work, run.sink_at..run.sink_at + bytes, values);
                 core.spare_buffers.give(work);
                 NearEnd::Value(core.values.range_from(start))
             }

@@ -231,7 +231,8 @@ impl Controller {
     pub fn event_fd(&self) -> Option<RawFd> {
         match &self.both_events {
             Some(both) => Some(both.as_raw_fd()),
-            None => self.queue.event_fd(),
+            // Of flash without a descriptor, the ends of what units have.
+            None => self.queue.event_fd().or_else(|| self.is_computing().then(|| self.wake_fd()).flatten()),
         }
     }
 

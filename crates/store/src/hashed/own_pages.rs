@@ -48,8 +48,8 @@ fn is_worth_a_look(segment: &Segment, keyspace: KeyspaceId) -> bool {
     own_bytes.is_none_or(|own| own * WHOLE_PARTS < segment.descriptor.record_bytes * OWN_PARTS)
 }
 
-/// The pages with valid records of a keyspace, in order; `None`: the whole segment is to be read. The drive looks through the key table, and only these
-/// pages cross.
+/// The pages with valid records of a keyspace, in order; `None`: the whole segment is to be read. The drive looks through a key table that is not in memory,
+/// and only these ranges cross.
 ///
 /// # Errors
 /// The key table cannot be read.
@@ -65,13 +65,23 @@ pub async fn find(
     }
     let (size, pages_end) = (segment.page_size(), segment.descriptor.data_pages);
     let search = PageSearch::new(keyspace.0, size, pages_end, stream_layout(segment.geometry(), size));
-    let found = match find_at_drive(engine, io, segment, search, valid).await? {
-        Some(found) => found,
-        None => find_on_host(engine, io, segment, search, valid).await?,
+    let found = match engine.segments.key_tables.get(segment.descriptor.version) {
+        Some(table) => find_in((0..segment.key_pages()).map(|page| table.page(page)), search, valid),
+        None => match find_at_drive(engine, io, segment, search, valid).await? {
+            Some(found) => found,
+            None => find_on_host(engine, io, segment, search, valid).await?,
+        },
     };
     let pages: u64 = found.iter().map(|own| own.pages.len() as u64).sum();
     let is_most = pages * WHOLE_PARTS >= u64::from(pages_end) * OWN_PARTS;
     Ok((!is_most).then_some(found))
+}
+
+/// What all pages of a key table that the host has say.
+fn find_in<'a>(pages: impl Iterator<Item = KeyPage<'a>>, mut search: PageSearch, valid: &[u64]) -> Vec<OwnPages> {
+    let mut found = Vec::new();
+    pages.for_each(|page| search.look(page, (0, valid), |own| own.push_to(&mut found)));
+    found
 }
 
 /// Has the drive look through the key table. `None`: it lacks the program, or the table is damaged and the host is to mend it.
@@ -114,7 +124,8 @@ async fn find_at_drive(
             CORRUPT => return Ok(None),
             _ => return io.succeeded(&completion, "search of a key table").map(|()| None),
         }
-        let output = io.look(&buffer, OUTPUT_AT..OUTPUT_AT + completion.result[0] as usize);
+        let bytes = usize::try_from(completion.result[0]).unwrap_or(usize::MAX).min(OUTPUT_BYTES);
+        let output = io.look(&buffer, OUTPUT_AT..OUTPUT_AT + bytes);
         let Some((next, own)) = decode_output(output) else {
             return Err(Error::Io("the drive found pages that are none in a key table".into()));
         };

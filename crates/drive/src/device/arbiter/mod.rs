@@ -160,6 +160,13 @@ impl Arbiter {
         Ok(sequence)
     }
 
+    /// Whether a pipeline of one task of this program would start at once, and keep nobody waiting that came before.
+    pub fn would_start(&self, program: ProgramId) -> bool {
+        let is_idle = self.units.get(&program).is_some_and(|unit| unit.busy < unit.total);
+        let nobody_waits = self.applications.iter().all(|application| application.waiting.is_empty());
+        is_idle && nobody_waits && self.reserved < self.sub_buffers
+    }
+
     /// Takes a pipeline that starts when it is released.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Commands with programs: `Execute`, and lists of reads and programs.
 //!
 //! 1. Programs of a command run one after the other, on the thread that polls, or each on a unit of its program, if the drive has such.
-//! 2. A command whose unit died ends with [`Status::UnitLost`]. One that no unit took runs here.
+//! 2. A command whose unit died ends with [`Status::UnitLost`]. A program for which no unit is free runs here: nothing waits for a unit.
 
 use super::transfers::TransferOwner;
 use super::{CommandEnd, Controller, EndedCommand};
@@ -176,7 +176,7 @@ impl Controller {
         }
     }
 
-    /// Gives a program to a unit, if it has some, and few wait for them.
+    /// Gives a program to a unit, if one has nothing to do.
     fn has_unit_taken(&mut self, place: u32, execution: Execution) -> bool {
         self.compute.as_mut().is_some_and(|compute| compute.execute(place, execution))
     }

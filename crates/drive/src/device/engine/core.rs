@@ -189,8 +189,11 @@ impl EngineCore {
         Ok(sequence)
     }
 
-    /// Takes a program of a command. Returns whether a unit will run it; if not, there is none, or too many wait.
+    /// Takes a program of a command. Returns whether a unit will run it at once; if not, all are busy or dead, and whoever has the command runs it.
     pub fn submit_execution(&mut self, owner: u64, token: u64, execution: Execution) -> bool {
+        if !self.arbiter.would_start(execution.program) {
+            return false;
+        }
         let stages = vec![StageRequest { program: execution.program, arguments: [0; ARGUMENTS_BYTES] }];
         let (application, deadline_us) = (APPLICATION_OF_COMMANDS, None);
         let request = PipelineRequest { application, stages, in_parts: false, deadline_us };

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -71,6 +71,8 @@ pub(super) struct EngineShared {
     has_left: Condvar,
     /// The mover has panicked: the engine makes no further progress.
     is_lost: AtomicBool,
+    /// Programs of commands that units run now, over what hosts lent.
+    executing: AtomicUsize,
 }
 
 /// The locked core. Dropping the guard wakes the threads that have something to do.
@@ -78,6 +80,15 @@ pub(crate) struct EngineGuard<'a> {
     shared: &'a EngineShared,
     /// `None` only during drop and sleep.
     state: Option<MutexGuard<'a, EngineState>>,
+}
+
+/// A unit runs a program of a command.
+pub(super) struct ExecutionMark<'a>(&'a AtomicUsize);
+
+impl Drop for ExecutionMark<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Threads to wake.
@@ -142,11 +153,19 @@ impl EngineShared {
         }
     }
 
-    /// The mover is gone while pipelines are running. Its moves have ended, so nothing touches what hosts lent.
+    /// The mover is gone while pipelines are running. Its moves have ended, and units take nothing more: only what they run now touches what hosts lent.
     pub fn lose(&self) {
+        let mut state = self.lock_in_any_case();
+        state.is_stopping = true;
         self.is_lost.store(true, Ordering::Release);
-        self.lock_in_any_case().mailboxes.values().for_each(|mailbox| mailbox.ring());
+        state.mailboxes.values().for_each(|mailbox| mailbox.ring());
         self.has_left.notify_all();
+    }
+
+    /// Counts a program of a command that a unit has just taken, with the lock held, until the guard goes.
+    pub fn begin_execution(&self) -> ExecutionMark<'_> {
+        self.executing.fetch_add(1, Ordering::AcqRel);
+        ExecutionMark(&self.executing)
     }
 }
 
@@ -242,6 +261,7 @@ impl SharedEngine {
             mover_event: Event::new()?,
             has_left: Condvar::new(),
             is_lost: AtomicBool::new(false),
+            executing: AtomicUsize::new(0),
         });
         let queue = flash.open_queue_of_one_thread(&local.clone().into(), Mover::FLASH_DEPTH)?;
         let mut engine = SharedEngine { shared: shared.clone(), threads: Vec::new() };
@@ -332,6 +352,10 @@ impl Drop for EngineClient {
         let mut state = shared.lock_in_any_case();
         while state.core.in_flight_of(self.owner) > 0 && !shared.is_lost.load(Ordering::Acquire) {
             state = shared.has_left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        while shared.is_lost.load(Ordering::Acquire) && shared.executing.load(Ordering::Acquire) > 0 {
+            std::thread::yield_now();
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use super::core::EngineTask;
 use super::run::{TaskStep, run_task};
-use super::shared::EngineShared;
-use super::{EngineOptions, TaskResult};
+use super::shared::{EngineShared, ExecutionMark};
+use super::{EngineOptions, TaskResult, TaskWork};
 use crate::device::arbiter::UnitCount;
 use crate::protocol::ProgramId;
 use std::io;
@@ -50,14 +50,20 @@ impl EngineShared {
     }
 
     /// Gives back a task, if there is one, and takes another; none, when the engine stops.
-    fn exchange(&self, pool: usize, program: ProgramId, finished: Option<FinishedTask>) -> Option<EngineTask> {
+    fn exchange(
+        &self,
+        pool: usize,
+        program: ProgramId,
+        finished: Option<FinishedTask>,
+    ) -> Option<(EngineTask, Option<ExecutionMark<'_>>)> {
         let mut guard = self.lock();
         if let Some(FinishedTask { task, result, unit_us }) = finished {
             guard.complete(task, result, unit_us);
         }
         while !guard.is_stopping() {
             if let Some(task) = guard.take(program) {
-                return Some(task);
+                let is_execution = matches!(task.work, TaskWork::Execute(_));
+                return Some((task, is_execution.then(|| self.begin_execution())));
             }
             guard = guard.sleep(pool);
         }
@@ -67,8 +73,10 @@ impl EngineShared {
     /// A unit: it takes tasks until the engine stops, or it dies.
     fn serve(&self, pool: usize, program: ProgramId) {
         let mut finished = None;
-        while let Some(task) = self.exchange(pool, program, finished.take()) {
-            match self.run(task) {
+        while let Some((task, mark)) = self.exchange(pool, program, finished.take()) {
+            let ran = self.run(task);
+            drop(mark);
+            match ran {
                 RanTask::Finished(task) => finished = Some(task),
                 RanTask::Flash(_) => unreachable!("moves are the mover's"),
                 RanTask::Panicked(program, task) => return self.lock().unit_lost(program, Some(task)),

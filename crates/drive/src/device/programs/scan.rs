@@ -380,11 +380,10 @@ impl EntrySink for LiveSink<'_> {
         }
         let [key, value] = entry.places(bytes);
         work.lent.push(key, value);
-        if work.may_take_half() && !work.run_batch() {
-            return false;
-        }
+        let has_room = !work.may_take_half() || work.run_batch();
+        // Rows may come though there is no room: an accessor ends behind a node.
         let is_full = work.lent.is_full() || work.may_take_half();
-        !is_full || work.run_lent(bytes)
+        (!is_full || work.run_lent(bytes)) && has_room
     }
 
     fn leave(&mut self, bytes: &[u8]) -> bool {

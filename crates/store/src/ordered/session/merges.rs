@@ -279,7 +279,11 @@ fn plan_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Opti
         (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
     };
     let half_bytes = used_bytes.saturating_sub(COMMON_BYTES) / 2 + HALVES_APART_BYTES;
-    let takes_half = |other: NodeId| table.used_bytes(other) + half_bytes <= MERGED_BYTES_MAX;
+    // A half is merged with the fuller one of its neighbours, which must not be the other half.
+    let takes_half = |other: NodeId| {
+        let other_bytes = table.used_bytes(other);
+        other_bytes + half_bytes <= MERGED_BYTES_MAX && other_bytes > half_bytes + COMMON_BYTES
+    };
     let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
     match (left, right) {
         (Some(left), _) if of_left > of_right => {

@@ -13,7 +13,7 @@ use tapetum_base::log::Sync;
 use tapetum_base::request::key_range::{KeyBound, KeyRange};
 use tapetum_base::request::{Condition, Outcome, Request};
 use tapetum_base::session::engine_session::{EngineSession, EngineWait};
-use tapetum_drive::{Opcode, SplitMix64};
+use tapetum_drive::{Opcode, Purpose, SplitMix64};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::ordered::extension::EXTENSION_HEAD_BYTES;
 
@@ -202,6 +202,33 @@ fn three_sparse_nodes_become_two() {
     assert!(nodes <= full * 3 / 4, "{nodes} of {full} nodes");
     assert_eq!(bench.tree.search.anchors(), u64::from(nodes));
     assert_eq!(client.scan(KeyRange::default(), 7).len(), keys.len() - keys.len().div_ceil(11) * 6);
+}
+
+/// A node whose half would be merged with its other half is not halved: it would be merged and halved for ever.
+#[test]
+fn merges_come_to_an_end_whatever_nodes_use() {
+    for kept in [[3, 9, 3], [2, 11, 2], [6, 7, 5], [1, 8, 10], [5, 9, 6]] {
+        let bench = Bench::new(Arc::new(new_flash(5)), 400, Sync::Always);
+        let mut client = bench.client();
+        let keys: Vec<Vec<u8>> = (0..600).map(|n| format!("key:{n:06}").into_bytes()).collect();
+        for key in &keys {
+            assert!(matches!(client.run(put(key, &[7; 300])).0, Outcome::Stored { .. }));
+        }
+        // Nodes of so many records, in turn, where they were full.
+        let goes = |number: usize| number % 13 >= kept[number / 13 % 3];
+        for (_, key) in keys.iter().enumerate().filter(|(number, _)| goes(*number)) {
+            assert_eq!(client.run(Request::Delete { key, stamp: None }).0, Outcome::Deleted);
+        }
+        let structure = || bench.base.drive.counters().purpose(Purpose::Structure);
+        let mut before = structure();
+        let is_quiet = (0..200).any(|_| {
+            (0..50).for_each(|_| client.step());
+            std::mem::replace(&mut before, structure()) == before && !bench.state.write_back.has_work()
+        });
+        assert!(is_quiet, "{kept:?}: nodes are merged for ever");
+        let left = (0..keys.len()).filter(|number| !goes(*number)).count();
+        assert_eq!(client.scan(KeyRange::default(), 7).len(), left);
+    }
 }
 
 #[test]
