@@ -312,14 +312,14 @@ fn a_key_that_is_no_utf_8_is_named_by_every_command() {
         assert_eq!(of(&["get", "\\xff\\x00k"]), "v", "{name}");
         assert!(!of(&["inspect", "\\xff\\x00k"]).contains("nowhere"), "{name}");
         assert_eq!(of(&["pipeline", "run", "fetch", "--key", "\\xff\\x00k"]), "v", "{name}");
+        let digest = of(&["pipeline", "run", "sha256", "--key", "\\xff\\x00k"]);
+        assert!(digest.starts_with("4c94485e0c21ae6c"), "{name}: {digest}");
         assert_eq!(of(&["list", "--prefix", "\\xff"]), "\\xff\\x00k\n", "{name}");
         assert_eq!(of(&["dump", "--prefix", "\\xff", "--format", "tsv"]), "\\xff\\x00k\tv\n", "{name}");
         if name == "o" {
             assert_eq!(of(&["scan", "--prefix", "\\xff", "--count"]), "1\n");
             assert_eq!(of(&["scan", "--from", "\\xff", "--to", "\\xff\\xff", "--count"]), "1\n");
             assert_eq!(of(&["scan", "--to", "\\xff", "--count"]), "1\n");
-            let told = scratch.fails(&["pipeline", "run", "sha256", "--key", "\\xff\\x00k", "--keyspace", "o"]);
-            assert!(told.contains("send the output of `tapetum get`"), "{told}");
         }
         assert_eq!(of(&["delete", "\\xff\\x00k"]), "");
         assert_eq!(of(&["list"]), "other\n", "{name}");
