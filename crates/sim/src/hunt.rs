@@ -146,19 +146,21 @@ pub fn load_for(bug: Bug) -> Option<Load> {
 /// the hunt takes longer, and that is all.
 fn seed_for(bug: Bug) -> Option<u64> {
     match bug {
-        "FlushBeforeLog" => Some(10),
+        "FlushBeforeLog" => Some(3),
         "FreeLargeEarly" => Some(24),
-        "TrustShortLog" => Some(301),
-        "TrustCachedLog" => Some(8),
-        "OpenOverFailure" => Some(46),
-        "TierFillsLate" => Some(30),
-        "OrderedTrustCachedImage" => Some(30),
-        "OrderedTrimBatch" => Some(15),
+        "RetryFlush" => Some(14),
+        "TrustLarge" => Some(12),
+        "TrustShortLog" => Some(163),
+        "TrustCachedLog" => Some(17),
+        "OpenOverFailure" => Some(131),
+        "TierFillsLate" => Some(18),
+        "OrderedTrustCachedImage" => Some(9),
+        "OrderedTrimBatch" => Some(6),
         "OrderedNameEarly" => Some(20),
-        "OrderedFreeExtensionEarly" => Some(19),
-        "OrderedMergeForgets" => Some(48),
-        "QueryForgetMissed" => Some(1183),
-        "FlushWithoutFloor" => Some(16),
+        "OrderedFreeExtensionEarly" => Some(24),
+        "OrderedMergeForgets" => Some(39),
+        "QueryForgetMissed" => Some(174),
+        "FlushWithoutFloor" => Some(143),
         _ => None,
     }
 }
