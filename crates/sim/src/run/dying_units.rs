@@ -13,7 +13,7 @@ pub struct DyingUnits(Arc<Mutex<Deaths>>);
 
 struct Deaths {
     random: SplitMix64,
-    /// Of so many runs of programs one is a unit's last; 0: none is.
+    /// One of so many runs of programs is a unit's last; 0: none is.
     one_in: u64,
     died: u64,
 }

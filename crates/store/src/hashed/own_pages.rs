@@ -77,7 +77,7 @@ pub async fn find(
     Ok((!is_most).then_some(found))
 }
 
-/// What all pages of a key table that the host has say.
+/// Searches a key table that the host has.
 fn find_in<'a>(pages: impl Iterator<Item = KeyPage<'a>>, mut search: PageSearch, valid: &[u64]) -> Vec<OwnPages> {
     let mut found = Vec::new();
     pages.for_each(|page| search.look(page, (0, valid), |own| own.push_to(&mut found)));

@@ -34,7 +34,7 @@ pub fn encode_parameters(salt: SegmentSalt, first: u32, search: &PageSearch, out
     out[HEAD_BYTES..PARAMETERS_BYTES].copy_from_slice(&encoded);
 }
 
-/// What an output says. `None`: nothing that the program writes.
+/// The search and the pages of an output. `None`: nothing that the program writes.
 pub fn decode_output(output: &[u8]) -> Option<(PageSearch, impl Iterator<Item = OwnPages> + '_)> {
     let (search, pages) = output.split_first_chunk()?;
     let (pages, []) = pages.as_chunks() else { return None };
