@@ -25,7 +25,7 @@ use tapetum_drive::{
 /// Pipelines of one session at the drive: an eighth of what a queue pair takes, and as many as keep its sub-buffers busy.
 pub const NEAR_MAX: usize = 32;
 
-/// What a caller wants done with a value.
+/// The programs that a caller wants run over a value, and their limits.
 #[derive(Clone, Debug)]
 pub struct NearRequest {
     /// At most [`PROGRAMS_MAX`].

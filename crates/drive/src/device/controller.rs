@@ -231,7 +231,7 @@ impl Controller {
     pub fn event_fd(&self) -> Option<RawFd> {
         match &self.both_events {
             Some(both) => Some(both.as_raw_fd()),
-            // Of flash without a descriptor, the ends of what units have.
+            // The flash has no descriptor, and units have one for what they end.
             None => self.queue.event_fd().or_else(|| self.is_computing().then(|| self.wake_fd()).flatten()),
         }
     }

@@ -174,7 +174,7 @@ impl<'a> Rows<'a> {
         &self.bytes[place.value_at as usize..place.end as usize]
     }
 
-    /// What all keys and values lie in.
+    /// The bytes in which all keys and values lie.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }

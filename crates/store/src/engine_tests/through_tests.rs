@@ -2,10 +2,10 @@
 
 use super::KINDS;
 use crate::hashed::collect::victim::tests::{drive_in_memory, new_on};
-use crate::{ItemPipeline, KeyspaceHandle, KeyspaceKind, Outcome, Reply, Session, Store};
+use crate::hashed::session::near_tests::replies;
+use crate::{ItemPipeline, KeyspaceHandle, KeyspaceKind, Outcome, Store};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use tapetum_base::error::Error;
 use tapetum_base::log::Sync;
 use tapetum_base::options::StoreOptions;
@@ -58,23 +58,6 @@ fn digest(value: &[u8]) -> Vec<u8> {
     let mut sha = Sha256::default();
     sha.update(value);
     sha.finish().to_vec()
-}
-
-/// Takes replies until there are `count`: tokens, and values or errors.
-fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Outcome>)> {
-    let (mut all, mut replies) = (Vec::new(), Vec::new());
-    while all.len() < count {
-        session.poll(&mut replies);
-        for Reply { token, outcome, .. } in replies.drain(..) {
-            let value = outcome.value().map(|value| session.bytes(value).to_vec());
-            all.push((token, value.ok_or(outcome)));
-        }
-        if all.len() < count {
-            session.wait(Some(Duration::from_millis(10)));
-        }
-    }
-    all.sort_by_key(|(token, _)| *token);
-    all
 }
 
 #[test]
@@ -172,10 +155,12 @@ fn many_go_on_beside_others_are_cancelled_and_give_everything_back() {
         for (number, key) in (0..).zip(&keys) {
             session.submit_through(place, number, key.as_bytes(), &sha).unwrap();
         }
-        for (number, (token, found)) in (0..).zip(replies(&mut session, COUNT as usize)) {
+        let mut found = replies(&mut session, COUNT as usize);
+        found.sort_by_key(|(token, _)| *token);
+        for (number, (token, found)) in (0..).zip(found) {
             assert_eq!((token, found), (number, Ok(digest(&value(number)))), "{kind}");
         }
-        // What is cancelled has its reply.
+        // A get that is cancelled has its reply.
         let mut early = Vec::new();
         let slow = bench.pipeline(&["zstd-compress", "zstd-decompress", "sha256"]);
         for (number, key) in (0..).zip(&keys) {

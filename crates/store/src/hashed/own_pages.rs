@@ -84,7 +84,7 @@ fn find_in<'a>(pages: impl Iterator<Item = KeyPage<'a>>, mut search: PageSearch,
     found
 }
 
-/// Has the drive look through the key table. `None`: it lacks the program, or the table is damaged and the host is to mend it.
+/// Searches a key table at the drive. `None`: the drive lacks the program, or the table is damaged, and the host searches it.
 async fn find_at_drive(
     engine: &HashedEngine,
     io: &Io,
@@ -135,7 +135,7 @@ async fn find_at_drive(
     Ok(Some(found))
 }
 
-/// The same by the host, which mends pages that are damaged.
+/// Searches a key table on the host, which mends its damaged pages.
 async fn find_on_host(
     engine: &HashedEngine,
     io: &Io,

@@ -231,8 +231,9 @@ impl Controller {
             }
         }
         self.compute = Some(compute);
-        if !self.ready.is_empty() {
-            self.run_ready(now_us.unwrap_or_default(), ended);
+        // Commands whose programs units have ended go on.
+        if let Some(now_us) = now_us {
+            self.run_ready(now_us, ended);
         }
     }
 }

@@ -37,8 +37,6 @@ pub(super) struct Pipeline {
     ran: u16,
     /// The result of the last of these.
     result: [u64; 2],
-    /// A unit was to run the next one, and none is left.
-    is_without_units: bool,
 }
 
 impl Controller {
@@ -109,7 +107,6 @@ impl Controller {
             executions,
             ran: 0,
             result: [0; 2],
-            is_without_units: false,
         };
         if let Some(place) = self.pipelines_free.pop() {
             let free = &mut self.pipelines[place as usize];
@@ -159,26 +156,20 @@ impl Controller {
     /// Runs the programs that are left. `None`: a unit has the next one.
     fn run_pipeline(&mut self, place: u32) -> Option<Completion> {
         loop {
-            let Pipeline { end, failure, ref executions, ran, result, is_without_units, .. } =
-                self.pipelines[place as usize];
+            let Pipeline { end, failure, ref executions, ran, result, .. } = self.pipelines[place as usize];
             if let Some(StageFailure { stage, status, errno }) = failure {
                 return Some(Completion { tag: end.tag, status, errno, result, stage });
             }
             let Some(execution) = executions.get(usize::from(ran)).copied() else {
                 return Some(Completion { result, ..Completion::success(end.tag) });
             };
-            if !is_without_units && self.has_unit_taken(place, execution) {
+            if self.compute.as_mut().is_some_and(|compute| compute.execute(place, execution)) {
                 return None;
             }
             // SAFETY: it was checked, and its pipeline is not completed.
             let (status, result) = unsafe { self.run_program(&execution) };
             self.program_ended(place, status, result);
         }
-    }
-
-    /// Gives a program to a unit, if one has nothing to do.
-    fn has_unit_taken(&mut self, place: u32, execution: Execution) -> bool {
-        self.compute.as_mut().is_some_and(|compute| compute.execute(place, execution))
     }
 
     /// A unit has ended a program of a pipeline, or died: the pipeline goes on.
@@ -192,7 +183,8 @@ impl Controller {
                 self.counters.completed(Opcode::Execute, Status::UnitLost);
                 self.program_ended(place, Status::UnitLost, [0; 2]);
             }
-            ExecutionResult::NotBegun => self.pipelines[place as usize].is_without_units = true,
+            // It is tried again, here where no unit is left.
+            ExecutionResult::NotBegun => {}
         }
         self.ready.push(place);
     }

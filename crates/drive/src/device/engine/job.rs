@@ -242,7 +242,7 @@ pub(super) struct EngineJob {
     pub readers: Vec<u32>,
     /// The work of a job that is one program of a command: it has neither source nor sink.
     pub execution: Option<Execution>,
-    /// What that program returned.
+    /// The status and the result of that program.
     pub executed: Option<(Status, [u64; 2])>,
 }
 

@@ -34,7 +34,7 @@ pub struct JobEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobResult {
     Pipeline(PipelineResult),
-    /// Of a program of a command.
+    /// The end of a program of a command.
     Execution(ExecutionResult),
 }
 

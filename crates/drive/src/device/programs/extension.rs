@@ -141,7 +141,7 @@ mod tests {
     use tapetum_kernels::ordered::{SlotAddress, SlotSalt};
     use tapetum_kernels::random::SplitMix64;
 
-    /// What the program gives of a slot in parts of so many bytes, through an output as small.
+    /// The output of the program for a slot that comes in parts of so many bytes, with as little room for it.
     fn run(request: &ExtensionRequest, slot: &[u8], part_bytes: usize) -> Result<Vec<u8>, Status> {
         let (mut task, mut output, mut value) = (TaskState::default(), vec![0; part_bytes], Vec::new());
         let mut parts = slot.chunks(part_bytes).peekable();

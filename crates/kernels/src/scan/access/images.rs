@@ -5,6 +5,7 @@
 //! 2. Nodes of one moment have each key once: they are shown in any order, and nobody keeps account of keys.
 //! 3. Pages between two wanted ones are passed over, whatever they hold.
 
+use super::key_span::{self, COPIES, KeySpanHead};
 use super::node::show_records;
 use super::page_parts::PageParts;
 use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_IMAGES};
@@ -53,45 +54,27 @@ impl ImageRun {
 
 impl PieceOfImages {
     pub const HEAD_BYTES: usize = 20;
-    pub const RUN_BYTES: usize = 20;
+    pub const RUN_BYTES: usize = key_span::RUN_BYTES;
     pub const PAGE_BYTES: usize = 8;
-    const COPIES: u64 = u64::MAX;
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(LAYOUT_IMAGES);
         out.extend_from_slice(&self.store.to_le_bytes());
-        let to = self.to.as_deref().unwrap_or_default();
-        for half in [self.keyspace, self.from.len() as u16, to.len() as u16] {
-            out.extend_from_slice(&half.to_le_bytes());
-        }
-        out.push(u8::from(self.to.is_some()));
-        out.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
-        out.extend_from_slice(&self.from);
-        out.extend_from_slice(to);
+        key_span::encode(self.keyspace, &self.from, self.to.as_deref(), self.runs.len(), out);
         for run in &self.runs {
             let (slot, version, stamps) = match run {
                 ImageRun::Slots { first, version, stamps } => (first.word(), *version, &stamps[..]),
-                ImageRun::Copies { .. } => (PieceOfImages::COPIES, 0, &[][..]),
+                ImageRun::Copies { .. } => (COPIES, 0, &[][..]),
             };
-            out.extend_from_slice(&slot.to_le_bytes());
-            out.extend_from_slice(&version.to_le_bytes());
-            out.extend_from_slice(&run.pages().to_le_bytes());
+            key_span::encode_run((slot, version), run.pages(), out);
             stamps.iter().for_each(|stamp| out.extend_from_slice(&stamp.to_le_bytes()));
         }
     }
 
     /// Reads a piece, behind its layout, from the front of `reader`, which may go on behind it.
     pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfImages, WireError> {
-        let (store, keyspace) = (reader.u64()?, reader.u16()?);
-        let (from_bytes, to_bytes, has_to) = (reader.u16()?, reader.u16()?, reader.u8()?);
-        let runs = reader.u32()?;
-        let from = reader.take(from_bytes.into())?.to_vec();
-        let to = reader.take(to_bytes.into())?.to_vec();
-        let to = match has_to {
-            0 if to.is_empty() => None,
-            1 => Some(to),
-            _ => return Err(WireError::Malformed),
-        };
+        let store = reader.u64()?;
+        let KeySpanHead { keyspace, from, to, runs } = KeySpanHead::decode(reader)?;
         let runs = (0..runs).map(|_| decode_run(reader)).collect::<Result<Vec<ImageRun>, WireError>>()?;
         Ok(PieceOfImages { store, keyspace, from, to, runs })
     }
@@ -102,7 +85,7 @@ fn decode_run(reader: &mut ScanReader<'_>) -> Result<ImageRun, WireError> {
     if pages == 0 {
         return Err(WireError::Malformed);
     }
-    if (slot, version) == (PieceOfImages::COPIES, 0) {
+    if (slot, version) == (COPIES, 0) {
         return Ok(ImageRun::Copies { pages });
     }
     let first = SlotAddress::from_word(slot).ok_or(WireError::Malformed)?;

@@ -14,10 +14,13 @@
 //! it, and begins with that number.
 
 mod images;
+mod key_span;
 mod node;
 mod page_parts;
 mod plain_entry;
 mod segment;
+#[cfg(test)]
+mod test_pages;
 mod value;
 
 pub use images::{ImageAccessor, ImageRun, PieceOfImages};

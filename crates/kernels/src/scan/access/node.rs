@@ -9,6 +9,7 @@
 //! 3. A page in a slot counts if its checksum is right and its stamp is not above the list's: then it is what the slot held when the list
 //!    was made. Copies of cached pages are as they were when they were copied.
 
+use super::key_span::{self, COPIES, KeySpanHead};
 use super::page_parts::PageParts;
 use super::plain_entry::PlainEntry;
 use super::{AccessError, EntryAccessor, EntrySink, LAYOUT_NODES};
@@ -56,48 +57,30 @@ pub struct PieceOfNodes {
 
 impl PieceOfNodes {
     pub const HEAD_BYTES: usize = 28;
-    pub const RUN_BYTES: usize = 20;
-    const COPIES: u64 = u64::MAX;
+    pub const RUN_BYTES: usize = key_span::RUN_BYTES;
 
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(LAYOUT_NODES);
         out.extend_from_slice(&self.store.to_le_bytes());
         out.extend_from_slice(&self.stamp_max.to_le_bytes());
-        let to = self.to.as_deref().unwrap_or_default();
-        for half in [self.keyspace, self.from.len() as u16, to.len() as u16] {
-            out.extend_from_slice(&half.to_le_bytes());
-        }
-        out.push(u8::from(self.to.is_some()));
-        out.extend_from_slice(&(self.runs.len() as u32).to_le_bytes());
-        out.extend_from_slice(&self.from);
-        out.extend_from_slice(to);
+        key_span::encode(self.keyspace, &self.from, self.to.as_deref(), self.runs.len(), out);
         for NodeRun { place, pages } in &self.runs {
             let (slot, version) = match place {
                 NodePlace::Slots { first, version } => (first.word(), *version),
-                NodePlace::Copies => (PieceOfNodes::COPIES, 0),
+                NodePlace::Copies => (COPIES, 0),
             };
-            out.extend_from_slice(&slot.to_le_bytes());
-            out.extend_from_slice(&version.to_le_bytes());
-            out.extend_from_slice(&pages.to_le_bytes());
+            key_span::encode_run((slot, version), *pages, out);
         }
     }
 
     /// Reads a piece, behind its layout, from the front of `reader`, which may go on behind it.
     pub fn decode(reader: &mut ScanReader<'_>) -> Result<PieceOfNodes, WireError> {
-        let (store, stamp_max, keyspace) = (reader.u64()?, reader.u64()?, reader.u16()?);
-        let (from_bytes, to_bytes, has_to) = (reader.u16()?, reader.u16()?, reader.u8()?);
-        let runs = reader.u32()?;
-        let from = reader.take(from_bytes.into())?.to_vec();
-        let to = reader.take(to_bytes.into())?.to_vec();
-        let to = match has_to {
-            0 if to.is_empty() => None,
-            1 => Some(to),
-            _ => return Err(WireError::Malformed),
-        };
+        let (store, stamp_max) = (reader.u64()?, reader.u64()?);
+        let KeySpanHead { keyspace, from, to, runs } = KeySpanHead::decode(reader)?;
         let run = |reader: &mut ScanReader<'_>| -> Result<NodeRun, WireError> {
             let (slot, version, pages) = (reader.u64()?, reader.u64()?, reader.u32()?);
             let place = match (slot, version) {
-                (PieceOfNodes::COPIES, 0) => NodePlace::Copies,
+                (COPIES, 0) => NodePlace::Copies,
                 (word, version) => {
                     let first = SlotAddress::from_word(word).ok_or(WireError::Malformed)?;
                     NodePlace::Slots { first, version }

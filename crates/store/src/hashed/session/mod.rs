@@ -25,7 +25,7 @@ pub mod limits;
 mod lookup;
 mod near;
 #[cfg(test)]
-mod near_tests;
+pub(crate) mod near_tests;
 mod reads;
 mod staged;
 mod waiting;

@@ -131,7 +131,7 @@ fn of_a_large_value_only_the_result_crosses() {
 }
 
 /// Takes replies until there are `count`: tokens, and values or errors.
-fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Outcome>)> {
+pub(crate) fn replies(session: &mut Session, count: usize) -> Vec<(u64, Result<Vec<u8>, Outcome>)> {
     let (mut all, mut replies) = (Vec::new(), Vec::new());
     while all.len() < count {
         session.poll(&mut replies);

@@ -207,14 +207,11 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
         }
     }
     let [of_left, of_right] = purged;
-    let merged = match is_lost {
-        true => Err(StructureStop::NoMemory),
-        false => merge_into((cx, core), [&mut left.page, &mut right.page]),
-    };
-    let (used_bytes, merged) = match merged {
-        Ok((used_bytes, merged)) => (Some(used_bytes), Some(merged)),
-        Err(StructureStop::Stopped) => return Ok(Tried::Over),
-        Err(StructureStop::NoMemory | StructureStop::Failed(_)) => (None, None),
+    let made = if is_lost { None } else { Some(merge_into((cx, core), [&mut left.page, &mut right.page])) };
+    let (used_bytes, merged) = match made {
+        Some(Ok((used_bytes, merged))) => (Some(used_bytes), Some(merged)),
+        Some(Err(StructureStop::Stopped)) => return Ok(Tried::Over),
+        None | Some(Err(StructureStop::NoMemory | StructureStop::Failed(_))) => (None, None),
     };
     let removed = match used_bytes {
         Some(_) => cx.trees[tree].search.remove(&anchor, right.node.0.into()).map_err(of_search),

@@ -207,7 +207,7 @@ pub fn corrupt_reason(word: u64) -> NodeError {
     }
 }
 
-/// What planted bugs do: a page's last record goes.
+/// Removes a page's last record, for planted bugs.
 fn forget_last(page: &mut [u8]) {
     let last = NodeRef::look(page).ok().and_then(|node| node.records().flatten().last());
     let key = last.map(|record| record.key.to_vec());
