@@ -9,12 +9,14 @@ pub struct FailedRun {
     /// Copies in trouble after each crash.
     pub troubles: u64,
     pub load: Option<Load>,
+    /// Whether it makes backups, and restores them.
+    pub backups: bool,
     /// The fault that it showed.
     pub what: &'static str,
 }
 
 const fn with_faults(seed: u64, what: &'static str) -> FailedRun {
-    FailedRun { seed, operations: 2000, troubles: 5, load: None, what }
+    FailedRun { seed, operations: 2000, troubles: 5, load: None, backups: false, what }
 }
 
 /// In the order in which they failed. The first six have the options of `make test`; those of their failures were not kept. A new one goes to
@@ -31,6 +33,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 600,
         troubles: 1,
         load: Some(Load::Ordered),
+        backups: false,
         what: "a first node, changed while its first image was on its way, was taken for clean when it was to be split",
     },
     FailedRun {
@@ -38,6 +41,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 6000,
         troubles: 1,
         load: Some(Load::Brim),
+        backups: false,
         what: "an ordered keyspace that was full stayed so when extents were free again, for nobody asked for slots",
     },
     FailedRun {
@@ -45,6 +49,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 6000,
         troubles: 1,
         load: Some(Load::Brim),
+        backups: false,
         what: "a collection that a failure had stopped kept the local memory that reads wait for",
     },
     FailedRun {
@@ -52,6 +57,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 8000,
         troubles: 1,
         load: Some(Load::Brim),
+        backups: false,
         what: "an extension of a dropped keyspace was still being written when its extents became a segment's",
     },
     FailedRun {
@@ -59,6 +65,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 600,
         troubles: 1,
         load: Some(Load::Ordered),
+        backups: false,
         what: "a query of a hashed keyspace showed keys twice after a failure that had stopped an install between catalog and index",
     },
     FailedRun {
@@ -66,6 +73,7 @@ pub const FAILED: &[FailedRun] = &[
         operations: 600,
         troubles: 1,
         load: Some(Load::Ordered),
+        backups: false,
         what: "pages that freezes had copied to local memory left no room between them for the buffers of scans",
     },
     with_faults(
@@ -77,7 +85,24 @@ pub const FAILED: &[FailedRun] = &[
         operations: 4000,
         troubles: 1,
         load: Some(Load::Brim),
+        backups: false,
         what: "no slot was kept back for recovery, as free extents that are no neighbours counted as groups",
+    },
+    FailedRun {
+        seed: 2_165_093_439,
+        operations: 4000,
+        troubles: 0,
+        load: None,
+        backups: true,
+        what: "a backup named a segment of expired items that its moment did not hold, and copied what was written over it",
+    },
+    FailedRun {
+        seed: 2_613_093_878,
+        operations: 600,
+        troubles: 1,
+        load: Some(Load::Ordered),
+        backups: false,
+        what: "a page that was changed while its image was on its way waited for another second",
     },
 ];
 
@@ -87,8 +112,7 @@ impl FailedRun {
             operations_max: self.operations,
             troubles: self.troubles,
             load: self.load,
-            // None of them had any.
-            backups: false,
+            backups: self.backups,
             // Its operations end it.
             ..Setup::new(self.seed, u32::MAX)
         }

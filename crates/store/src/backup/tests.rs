@@ -1,14 +1,17 @@
 //! Backups of stores of both engines in memory, restored onto other drives.
 
 use super::*;
-use crate::KeyspaceKind;
 use crate::api::store::Store;
 use crate::folder::Folder;
-use std::collections::BTreeMap;
+use crate::hashed::catalog::Catalog;
+use crate::hashed::collect::victim::tests::store_at_rest;
+use crate::{FreezeOptions, KeyspaceKind, Step};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_base::options::StoreOptions;
 use tapetum_drive::{Drive, Env, LocalMemory, MemoryFlash, programs};
+use tapetum_kernels::expiry::Expiry;
 
 const CAPACITY_BYTES: u64 = 32 << 20;
 
@@ -58,11 +61,15 @@ impl Bench {
     }
 
     fn restore(&self, drive: &Drive, sequence: Option<u64>, how: Restore<'_>) -> BackupManifest {
-        let name = find(&*self.depot, sequence).unwrap();
-        let manifest = read(&*self.depot, &name).unwrap();
-        restore_onto(drive, &*self.depot, (&name, &manifest), how, || false).unwrap();
-        manifest
+        restore_from(&*self.depot, drive, sequence, how)
     }
+}
+
+fn restore_from(depot: &dyn Depot, drive: &Drive, sequence: Option<u64>, how: Restore<'_>) -> BackupManifest {
+    let name = find(depot, sequence).unwrap();
+    let manifest = read(depot, &name).unwrap();
+    restore_onto(drive, depot, (&name, &manifest), how, || false).unwrap();
+    manifest
 }
 
 fn opened(drive: &Drive) -> Store {
@@ -73,7 +80,7 @@ fn opened(drive: &Drive) -> Store {
 
 fn items(store: &Store) -> Items {
     let mut items = Items::new();
-    let freeze = store.freeze(&crate::FreezeOptions::default()).unwrap();
+    let freeze = store.freeze(&FreezeOptions::default()).unwrap();
     for keyspace in freeze.keyspaces() {
         for item in keyspace.items(b"").unwrap() {
             let (key, item) = item.unwrap();
@@ -205,6 +212,29 @@ fn what_is_overwritten_and_flushed_while_a_backup_is_copied_stays_in_it() {
     assert!(is_overwritten);
     assert_eq!(items(&bench.restored(None)).len(), had.len());
     assert_eq!(items(&bench.restored(None)), had);
+}
+
+#[test]
+fn a_backups_moment_holds_a_segment_whose_items_have_expired() {
+    let (env, clock) = Env::simulated(1);
+    let (_drive, store) = store_at_rest(CAPACITY_BYTES, &options(), env);
+    let expiry = Expiry::from_millis(store.drive().env().unix_millis() + 1000);
+    (0..200u32).for_each(|key| drop(store.put_until(&key.to_be_bytes(), &[7; 900], expiry).unwrap()));
+    assert!(store.hashed().rotate());
+    while store.maintain() != Step::Idle {}
+    clock.advance_us(2_000_000);
+    let mut task = store.begin_backup_freeze(&FreezeOptions::default()).unwrap();
+    let freeze = loop {
+        match task.step().unwrap() {
+            Some(freeze) => break freeze,
+            None => drop(store.maintain()),
+        }
+    };
+    let frozen = freeze.frozen_store();
+    let named = frozen.image().unwrap().clients.of::<Catalog>().segments.keys();
+    assert_eq!(named.len(), 1);
+    // Whoever opens a copy of the store reads it.
+    assert_eq!(named.copied().collect::<BTreeSet<_>>(), frozen.segments_held());
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub use job::FreezeJob;
 use self::image::{StoreImage, TakeImage};
 use self::list::FreezeList;
 use crate::hashed::HashedEngine;
+use crate::hashed::catalog::Catalog;
 use crate::hashed::snapshot::{HashedMoment, MomentCopy, Snapshot};
 use crate::ordered::engine::OrderedEngine;
 use crate::ordered::frozen::{CopyTo, FrozenTree, KeySpan};
@@ -258,10 +259,11 @@ impl FrozenStore {
         base.log.wake();
         let pause_us = base.drive.env().now_us() - began_us;
         let extents_max = flash_bytes_max / base.geometry.extent_bytes;
-        // Also after an error: the shards note what is written until they have been copied.
-        let moment = copy.finish(hashed, &installer, Some(extents_max));
-        let trees = trees?;
         let image = image(base, &installer, cut);
+        let named = image.as_ref().map(|image| image.clients.of::<Catalog>());
+        // Also after an error: the shards note what is written until they have been copied.
+        let moment = copy.finish(hashed, &installer, Some(extents_max), named);
+        let trees = trees?;
         drop(installer);
         if base.log.sync() == Sync::Always {
             base.log.make_durable(io, moment.stamp, || base.drive.env().now_us()).await?;
@@ -308,6 +310,11 @@ impl FrozenStore {
     /// What a backup needs of it.
     pub fn image(&self) -> Option<&StoreImage> {
         self.image.as_ref()
+    }
+
+    #[cfg(test)]
+    pub fn segments_held(&self) -> std::collections::BTreeSet<u32> {
+        self.hashed.pins.numbers()
     }
 
     pub fn moment_unix_ms(&self) -> u64 {

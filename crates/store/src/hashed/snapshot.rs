@@ -54,7 +54,7 @@ pub struct HashedMoment {
     /// Unix milliseconds.
     pub now_ms: u64,
     geometry: Geometry,
-    pins: Arc<SnapshotPins>,
+    pub pins: Arc<SnapshotPins>,
 }
 
 #[derive(Default)]
@@ -146,7 +146,7 @@ impl Snapshot {
                 // Those who begin to wait from here on wait for a later moment.
                 let at = waiting.turn();
                 let copy = MomentCopy::begin(&engine, [keyspace.id()], || ());
-                let moment = copy.finish(&engine, &installer, None);
+                let moment = copy.finish(&engine, &installer, None, None);
                 waiting.share(at, &moment);
                 moment
             }
@@ -299,23 +299,27 @@ impl MomentCopy {
         MomentCopy { now_ms: engine.now_ms(), stamp, copies, large: Vec::new() }
     }
 
-    /// Copies. The moment may keep so many extents from writers; `None`: the usual part of all.
+    /// Copies. The moment may keep so many extents from writers; `None`: the usual part of all. It also holds the segments that `image` names, where
+    /// there is one: whoever opens a copy of them reads all, those of dropped keyspaces and of expired items too.
     pub fn finish(
         mut self,
         engine: &HashedEngine,
         installer: &Installer,
         extents_max: Option<u64>,
+        image: Option<&Catalog>,
     ) -> Arc<HashedMoment> {
         for shard in engine.buffers.shards() {
             // Gets wait for the shard: the records are copied when it is let go.
             let places = places_at_moment(&mut lock(shard));
             self.copy_records(engine, places);
         }
+        let is_named = |number: u32| image.is_some_and(|image| image.segments.contains_key(&number));
         let (mut segments, mut held) = (Vec::new(), Vec::<Arc<Segment>>::new());
         let mut places = HashMap::new();
         for state in installer.of::<Catalog>().segments.values().filter(|state| state.valid_entries > 0) {
             let segment = engine.segments.get(state.descriptor.number);
-            if let Some(segment) = segment.filter(|segment| self.is_of_interest(segment)) {
+            let is_held = |segment: &Arc<Segment>| is_named(segment.descriptor.number) || self.is_of_interest(segment);
+            if let Some(segment) = segment.filter(is_held) {
                 places.insert(state.descriptor.number, segments.len());
                 let forgets_deaths = fail_point!(FreezeForgetDeaths);
                 segments.push(if forgets_deaths { state.valid.all_words() } else { state.valid.to_words() });

@@ -79,6 +79,11 @@ impl SnapshotPins {
         lock(&self.held).segments.get(place)?.clone()
     }
 
+    #[cfg(test)]
+    pub fn numbers(&self) -> std::collections::BTreeSet<u32> {
+        self.places.keys().copied().collect()
+    }
+
     pub fn release(&self, place: usize) {
         let segment = lock(&self.held).segments.get_mut(place).and_then(Option::take);
         drop(segment);

@@ -52,6 +52,8 @@ struct Image {
     tickets: Vec<Arc<DurabilityTicket>>,
     /// The image is written when the log is durable up to this stamp.
     log_stamp: u64,
+    /// When the second began in which the page was sealed.
+    second_began_us: u64,
 }
 
 pub struct ImageWriter {
@@ -299,7 +301,8 @@ impl ImageWriter {
             output: LocalRange { offset: copy.offset(), length: NODE_BYTES as u32 },
         };
         let attests = if round_images > 0 { durable } else { 0 };
-        self.images[number] = Some(Image { page, stamp, attests, slot, replaced, tickets, log_stamp });
+        let second_began_us = self.second_began_us;
+        self.images[number] = Some(Image { page, stamp, attests, slot, replaced, tickets, log_stamp, second_began_us });
         self.sealing += 1;
         self.submit(TAG_SEAL | (number as u64) << 2, operation, Lease::Buffers([buffer, copy]));
         Ok(())
@@ -424,18 +427,22 @@ impl ImageWriter {
         for number in self.flushing.drain(..) {
             let Some(image) = self.images[number].take() else { unreachable!("it is on its way") };
             self.free.push(number);
-            let Image { page, stamp, attests, slot, replaced, tickets, log_stamp: _ } = image;
+            let Image { page, stamp, attests, slot, replaced, tickets, log_stamp: _, second_began_us } = image;
             self.stamps.remove(&stamp);
-            let mut is_next_due = false;
+            let mut is_changed = false;
             state.cache.landed(page.node, NodeHome { slot: slot.number(), stamp }, |meta| {
-                is_next_due = meta.list();
+                is_changed = meta.list();
             });
             slot.settle(stamp);
             page.tree.nodes.attested(stamp, attests);
             drop((slot, replaced));
             tickets.iter().for_each(|ticket| ticket.image_done());
-            if is_next_due {
+            if is_changed {
                 state.write_back.list(&page.tree, page.node);
+                // It would have been due when this second began, but for its image in flight.
+                let is_due = second_began_us < self.second_began_us;
+                self.due += usize::from(is_due);
+                self.flush_is_due |= is_due;
             }
         }
         state.write_back.images.fetch_add(landed as u64, Ordering::Relaxed);

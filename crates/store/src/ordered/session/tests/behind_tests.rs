@@ -119,3 +119,20 @@ fn writers_wait_for_a_drive_that_is_a_second_behind_and_readers_do_not() {
     assert!(matches!(client.answer(waits).0, Outcome::Stored { .. }));
     assert!(!bench.state.write_back.is_behind());
 }
+
+#[test]
+fn a_page_that_is_changed_while_its_image_is_on_its_way_is_on_flash_a_second_later() {
+    let (bench, flash, clock) = stuck_bench();
+    let mut client = bench.client();
+    client.run(put(&key(0), b"first"));
+    flash.is_stuck.store(true, Ordering::SeqCst);
+    clock.advance_us(SECOND_US);
+    (0..20).for_each(|_| client.step());
+    client.run(put(&key(0), b"second"));
+    clock.advance_us(SECOND_US);
+    (0..20).for_each(|_| client.step());
+    assert!(bench.state.write_back.has_work());
+    flash.is_stuck.store(false, Ordering::SeqCst);
+    (0..100).for_each(|_| client.step());
+    assert!(!bench.state.write_back.has_work(), "the second value waits for another second");
+}
