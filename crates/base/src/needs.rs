@@ -2,6 +2,8 @@
 
 use crate::error::Error;
 use crate::media::io::Io;
+use tapetum_drive::programs::fields::FIELDS;
+use tapetum_drive::programs::match_fields::MATCH_FIELDS;
 use tapetum_drive::programs::own_pages::OWN_PAGES;
 use tapetum_drive::programs::{CRC32C_CHECK, ZSTD_DECOMPRESS, match_record};
 use tapetum_drive::{Identity, IdentityError, ProgramId};
@@ -19,6 +21,15 @@ pub struct DrivePrograms {
     pub large: Option<LargePrograms>,
     /// `None`: key tables are searched by the host.
     pub own_pages: Option<ProgramId>,
+    /// `None`: fields of a value are got by a second command.
+    pub fields: Option<FieldsPrograms>,
+}
+
+/// The program that runs a query over a record, and the one that finds the record before.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldsPrograms {
+    pub fields: ProgramId,
+    pub match_fields: ProgramId,
 }
 
 /// The programs that load a large value in a pipeline: they check and inflate its stored bytes.
@@ -39,6 +50,9 @@ impl DrivePrograms {
             match_record: find(match_record::NAME, match_record::VERSION)?,
             large,
             own_pages: known(OWN_PAGES),
+            fields: known(FIELDS)
+                .zip(known(MATCH_FIELDS))
+                .map(|(fields, match_fields)| FieldsPrograms { fields, match_fields }),
         })
     }
 }

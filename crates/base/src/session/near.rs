@@ -18,8 +18,8 @@ use crate::request::ValueRange;
 use crate::wake::memory_turns::MemoryTurn;
 use tapetum_drive::{
     Command, Lease, LocalBuffer, LocalRange, Operation, PROGRAMS_MAX, PipelineDescriptor, PipelineFailure,
-    PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, Purpose, Returned,
-    SourceRange,
+    PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, Purpose,
+    Returned, SourceRange,
 };
 
 /// Pipelines of one session at the drive: an eighth of what a queue pair takes, and as many as keep its sub-buffers busy.
@@ -84,6 +84,18 @@ pub enum NearEnd {
 impl NearGet {
     pub fn new(request: NearRequest) -> NearGet {
         NearGet { request, turn: None, running: None, is_cancelled: false }
+    }
+
+    /// Its attachment, if it has this program alone, without parameters, for as long as it takes.
+    pub fn attachment_of(&self, program: ProgramId) -> Option<&[u8]> {
+        let NearRequest { stages, deadline_us, attachment, .. } = &self.request;
+        let is_alone = matches!(&stages[..], [stage] if stage.program == program && stage.parameters().is_empty());
+        (is_alone && *deadline_us == 0 && !self.is_cancelled).then_some(attachment)
+    }
+
+    /// Whether a result of so many bytes that came without a pipeline is its answer: not if it is longer than it may be, or nobody wants it any more.
+    pub fn takes(&self, bytes: u32) -> bool {
+        bytes <= self.request.output_bytes_max && !self.is_cancelled
     }
 
     /// Whether the pipeline has room for so many stages more.

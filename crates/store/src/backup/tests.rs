@@ -219,7 +219,9 @@ fn a_backups_moment_holds_a_segment_whose_items_have_expired() {
     let (env, clock) = Env::simulated(1);
     let (_drive, store) = store_at_rest(CAPACITY_BYTES, &options(), env);
     let expiry = Expiry::from_millis(store.drive().env().unix_millis() + 1000);
-    (0..200u32).for_each(|key| drop(store.put_until(&key.to_be_bytes(), &[7; 900], expiry).unwrap()));
+    for key in 0..200u32 {
+        store.put_until(&key.to_be_bytes(), &[7; 900], expiry).unwrap();
+    }
     assert!(store.hashed().rotate());
     while store.maintain() != Step::Idle {}
     clock.advance_us(2_000_000);

@@ -1,7 +1,8 @@
 //! A query over the record of one key (nKV's `NDP_GET`): only the requested fields of the value come to the host.
 //!
 //! ```text
-//! hashed:   get ─► the value, in local memory ─► `fields` ─► frames ─► host        one submission, as any get through programs
+//! hashed:   get ─► the record's pages, `match-fields` over them ─► frames ─► host  one command
+//!           from elsewhere than a page of flash: the value ─► `fields` ─► frames ─► host
 //! ordered:  the node that has the key ─► `scan` of the key ─► frames ─► host       and another one over a value in an extension
 //! ```
 //! A scan of one key reads one node, at a desk that has local memory for little more ([`super::key_desks`]).
@@ -15,7 +16,6 @@ use tapetum_base::keyspace_kind::KeyspaceKind;
 use tapetum_base::request::key_range::KeyRange;
 use tapetum_drive::programs::fields::{FIELDS, encode_fields_request};
 use tapetum_drive::programs::room_needed;
-use tapetum_drive::{PipelineDescriptor, PipelineResult};
 use tapetum_kernels::scan::result::RowSink;
 use tapetum_kernels::scan::{Query, QueryResult};
 
@@ -24,7 +24,7 @@ const OUTPUT_BYTES: u32 = 16 << 10;
 
 impl KeyspaceHandle {
     /// Runs a query over the record of one key, and hands out its rows; `None` when there is no such key. At the drive only the result comes to the
-    /// host, for a hashed keyspace in one submission. The report's bytes are those of pipelines alone.
+    /// host, for a hashed keyspace in one submission. The report's bytes are those of the query and its result.
     ///
     /// # Errors
     /// As [`KeyspaceHandle::query`].
@@ -98,8 +98,7 @@ impl KeyspaceHandle {
             };
             report.commands += 1;
             report.wake_ups += 1;
-            report.sent_bytes += (PipelineDescriptor::ENCODED_BYTES + pipeline.attachment.len()) as u64;
-            report.returned_bytes += PipelineResult::ENCODED_BYTES as u64;
+            report.sent_bytes += pipeline.attachment.len() as u64;
             match self.get_through(key, &pipeline) {
                 Ok(Some(frames)) => {
                     report.returned_bytes += frames.len() as u64;

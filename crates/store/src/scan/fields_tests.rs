@@ -1,12 +1,14 @@
 //! Queries over the record of one key where local memory is short, and values that are long.
 
-use super::tests::{Rows, into, ordered, query, rows, store};
+use super::tests::{Rows, into, ordered, query, query_of, rows, store};
 use super::{QueryReport, QuerySide};
 use crate::api::key_desks::KeyDesks;
+use crate::hashed::collect::victim::tests::wait_for_flush;
 use crate::{KeyRange, KeyspaceHandle, Store};
 use std::sync::Arc;
-use tapetum_drive::{Drive, LocalBuffer, Purpose};
-use tapetum_kernels::scan::query::QueryOutput;
+use tapetum_drive::{Drive, LocalBuffer, Opcode, Purpose};
+use tapetum_kernels::scan::Query;
+use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
 
 /// Takes all that is left of local memory, in pieces of at least so many bytes.
 fn take_all(drive: &Drive, piece_bytes: usize) -> Vec<LocalBuffer> {
@@ -154,4 +156,35 @@ fn a_long_value_is_read_twice_at_most() {
         let (report, found) = get(keyspace, 8, rows(None));
         assert!(found.len() == 1 && report.unwrap().commands <= 2);
     }
+}
+
+/// The read of an item on flash finds the record and runs the query over it: nothing else is asked of the drive. A query or a result that is too long
+/// for that goes by a pipeline, and gives the same rows.
+#[test]
+fn fields_of_an_item_on_flash_take_one_command() {
+    let (drive, store) = store();
+    let papers = store.create_keyspace("papers").unwrap();
+    let compressed = [&2001_u16.to_le_bytes()[..], &[b'a'; 900]].concat();
+    let values = [value(300), compressed, value(3000), value(6000)];
+    for (key, value) in (1_u32..).zip(&values) {
+        papers.put(&key.to_be_bytes(), value).unwrap();
+    }
+    assert!(store.hashed().rotate());
+    wait_for_flush(store.hashed());
+    let run = |key: u32, query: &Query, side| {
+        let (mut found, pipelines) = (Rows::new(), drive.counters().opcode(Opcode::Compute).completed);
+        papers.get_fields(&key.to_be_bytes(), query, side, &mut into(&mut found)).unwrap().unwrap();
+        (found, drive.counters().opcode(Opcode::Compute).completed - pipelines)
+    };
+    let many: String = (0..100).map(|number| format!(", a_field_with_a_longer_name_{number} u8")).collect();
+    let long = query_of(&format!("key: id u32be; value: year u16le, text u8{many}"), 0, rows(None), MisfitPolicy::Skip);
+    for key in 1..=4 {
+        for (query, needs_pipeline) in [(query(0, year()), false), (query(0, rows(None)), false), (long.clone(), true)]
+        {
+            let (expected, _) = run(key, &query, QuerySide::Host);
+            let (found, pipelines) = run(key, &query, QuerySide::Drive);
+            assert_eq!((found, pipelines), (expected, u64::from(needs_pipeline)), "key {key}");
+        }
+    }
+    assert_eq!(get(&papers, 9, year()), (None, Rows::new()));
 }

@@ -83,7 +83,7 @@ pub(super) fn query(from: i64, output: QueryOutput) -> Query {
     query_of("key: id u32be; value: year u16le, text bytes", from, output, MisfitPolicy::Fail)
 }
 
-fn query_of(format: &str, from: i64, output: QueryOutput, policy: MisfitPolicy) -> Query {
+pub(super) fn query_of(format: &str, from: i64, output: QueryOutput, policy: MisfitPolicy) -> Query {
     let format = Format::parse(format).unwrap();
     let fields: Vec<ScalarType> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
     let instructions = vec![

@@ -35,19 +35,24 @@ pub fn encode_fields_request(room: u32, query: &[u8], key: &[u8]) -> Vec<u8> {
 
 pub struct FieldsProgram;
 
-/// State of one task, kept from part to part.
-struct FieldsTask {
+/// A query over the record of a key, as an attachment has it.
+pub(super) struct FieldsRun {
     run: QueryRun,
     room: usize,
     key: Box<[u8]>,
+}
+
+/// State of one task, kept from part to part.
+struct FieldsTask {
+    fields: FieldsRun,
     value: Vec<u8>,
     /// Frames, and how many of their bytes are given out.
     pending: Vec<u8>,
     given: usize,
 }
 
-impl FieldsTask {
-    fn decode(attachment: &[u8]) -> Result<FieldsTask, WireError> {
+impl FieldsRun {
+    pub fn decode(attachment: &[u8]) -> Result<FieldsRun, WireError> {
         let mut reader = ScanReader::new(attachment);
         let [version, 0, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
         if u16::from(version) != FIELDS.1 {
@@ -59,20 +64,32 @@ impl FieldsTask {
         if !query.is_empty() {
             return Err(WireError::Malformed);
         }
-        Ok(FieldsTask { run, room, key: reader.rest().into(), value: Vec::new(), pending: Vec::new(), given: 0 })
+        Ok(FieldsRun { run, room, key: reader.rest().into() })
     }
 
-    fn finish(&mut self) -> Result<(), Status> {
+    /// Appends the frames of the record with this value.
+    pub fn run(&mut self, value: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
         let mut batch = RowBatch::new();
-        batch.push(&self.key, &self.value);
-        match self.run.run(&batch, &mut self.pending) {
+        batch.push(&self.key, value);
+        match self.run.run(&batch, frames) {
             // The run's counts include it.
             Ok(()) | Err(RunError::Misfit(_)) => {}
             Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
         }
-        self.value = Vec::new();
-        self.run.finish(&mut self.pending);
-        if self.pending.len() > self.room { Err(needs_room(self.pending.len())) } else { Ok(()) }
+        self.run.finish(frames);
+        if frames.len() > self.room { Err(needs_room(frames.len())) } else { Ok(()) }
+    }
+}
+
+impl FieldsTask {
+    fn begin(attachment: &[u8]) -> Option<FieldsTask> {
+        let fields = FieldsRun::decode(attachment).ok()?;
+        Some(FieldsTask { fields, value: Vec::new(), pending: Vec::new(), given: 0 })
+    }
+
+    fn finish(&mut self) -> Result<(), Status> {
+        let value = std::mem::take(&mut self.value);
+        self.fields.run(&value, &mut self.pending)
     }
 }
 
@@ -84,7 +101,7 @@ impl Program for FieldsProgram {
     fn run(&self, Context { inputs, output, task, .. }: Context<'_>) -> ProgramResult {
         let attachment = task.attachment.clone();
         let (consumed, more_input) = (task.consumed, task.more_input);
-        let kept = super::keep(task, || FieldsTask::decode(&attachment).ok());
+        let kept = super::keep(task, || FieldsTask::begin(&attachment));
         let Some(fields) = kept else { return (Status::InvalidField, [0; 2]) };
         if consumed == 0 {
             for input in inputs {
@@ -109,14 +126,14 @@ impl Program for FieldsProgram {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::device::program::{CancelFlag, TaskState};
     use tapetum_kernels::scan::program::{Instruction, Program as ScanInstructions};
     use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
     use tapetum_kernels::scan::{Format, QueryResult, Scalar};
 
-    fn query() -> Query {
+    pub fn query() -> Query {
         let format = Format::parse("key: id u32be; value: year u16le, title string").unwrap();
         let types: Vec<_> = format.fields().iter().map(|field| field.kind.scalar_type()).collect();
         let program =

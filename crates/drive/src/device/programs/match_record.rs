@@ -91,7 +91,26 @@ pub enum Place {
 }
 
 impl Matched {
-    fn encode(&self, out: &mut [u8]) {
+    /// A record whose value, or the reference to it, stays in the input.
+    pub(super) fn of(record: &FoundRecord) -> Matched {
+        let (header, address) = (&record.header, record.stored_address());
+        let (value_bytes, place) = match header.codec {
+            Codec::OutOfLine => (header.stored_bytes, Place::OutOfLine(address)),
+            _ => (header.raw_bytes, Place::Stream(address)),
+        };
+        Matched {
+            stamp: header.stamp,
+            flags: header.flags,
+            expiry: header.expiry,
+            marks: header.marks,
+            value_bytes,
+            raw_bytes: header.raw_bytes,
+            entry: record.entry,
+            place,
+        }
+    }
+
+    pub(super) fn encode(&self, out: &mut [u8]) {
         let (place, address) = match self.place {
             Place::Stream(address) => (0u8, address),
             Place::Output => (1, 0),
@@ -143,23 +162,28 @@ impl Program for MatchRecord {
     }
 
     fn prefetch(&self, round: usize, parameters: &[u8], inputs: &[&[u8]]) {
-        let Some(input) = inputs.first() else { return };
-        if round == 0 {
-            prefetch(parameters.as_ptr());
-            // The trailer, where the search begins, for either page size.
-            let trailers = [PageSize::Small, PageSize::Large].map(|size| input.get(size.bytes() - 1));
-            trailers.into_iter().flatten().for_each(|byte| prefetch(byte));
-        } else if let Some((pages, _)) = parse_parameters(parameters)
-            && let Some(page) = input.get(..pages.size.bytes())
-        {
-            let headers = (Trailer::first_hint(page)..page.len()).step_by(pages.record_bytes.max(1) as usize);
-            headers.take(HEADERS_PREFETCHED).for_each(|at| prefetch(&page[at]));
-        }
+        prefetch_pages(round, parameters, inputs);
+    }
+}
+
+/// Prefetches what a search reads first.
+pub(super) fn prefetch_pages(round: usize, parameters: &[u8], inputs: &[&[u8]]) {
+    let Some(input) = inputs.first() else { return };
+    if round == 0 {
+        prefetch(parameters.as_ptr());
+        // The trailer, where the search begins, for either page size.
+        let trailers = [PageSize::Small, PageSize::Large].map(|size| input.get(size.bytes() - 1));
+        trailers.into_iter().flatten().for_each(|byte| prefetch(byte));
+    } else if let Some((pages, _)) = parse_parameters(parameters)
+        && let Some(page) = input.get(..pages.size.bytes())
+    {
+        let headers = (Trailer::first_hint(page)..page.len()).step_by(pages.record_bytes.max(1) as usize);
+        headers.take(HEADERS_PREFETCHED).for_each(|at| prefetch(&page[at]));
     }
 }
 
 /// The pages, and a keyspace's id and a key of it.
-fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
+pub(super) fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
     let head = bytes.get(..PARAMETERS_HEAD_BYTES)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -170,21 +194,8 @@ fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
 }
 
 fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status, [u64; 2]) {
-    let header = &record.header;
-    let mut matched = Matched {
-        stamp: header.stamp,
-        flags: header.flags,
-        expiry: header.expiry,
-        marks: header.marks,
-        value_bytes: header.raw_bytes,
-        raw_bytes: header.raw_bytes,
-        entry: record.entry,
-        place: Place::Stream(record.stored_address()),
-    };
-    if header.codec == Codec::OutOfLine {
-        matched.value_bytes = header.stored_bytes;
-        matched.place = Place::OutOfLine(record.stored_address());
-    } else if header.codec != Codec::Raw {
+    let (header, mut matched) = (&record.header, Matched::of(record));
+    if header.codec != Codec::OutOfLine && header.codec != Codec::Raw {
         let (raw, stored) = (header.raw_bytes as usize, header.stored_bytes as usize);
         let needed = OUTPUT_HEAD_BYTES + raw + stored;
         if output.len() < needed {
@@ -202,7 +213,7 @@ fn deliver(run: PageRun<'_>, record: &FoundRecord, output: &mut [u8]) -> (Status
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::device::program::TaskState;
     use tapetum_kernels::codec::Compressor;
@@ -211,7 +222,7 @@ mod tests {
 
     const SALT: SegmentSalt = SegmentSalt { store: 1, version: 2 };
 
-    fn page(value: &[u8]) -> Vec<u8> {
+    pub fn page(value: &[u8]) -> Vec<u8> {
         let mut compressor = Compressor::new().unwrap();
         let (codec, stored) = compressor.compress(value);
         let mut header = Header::value(9, 3, stored.len());
@@ -226,14 +237,17 @@ mod tests {
         page
     }
 
+    pub fn pages() -> Pages {
+        Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 }
+    }
+
     fn run(page: &[u8], key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
         run_in(page, 5, key, output)
     }
 
     fn run_in(page: &[u8], keyspace: u16, key: &[u8], output: &mut [u8]) -> (Status, [u64; 2]) {
         let mut parameters = vec![0; parameters_bytes(key)];
-        let pages = Pages { salt: SALT, size: PageSize::Large, first: 7, record_bytes: 40 };
-        encode_parameters(pages, keyspace, key, &mut parameters);
+        encode_parameters(pages(), keyspace, key, &mut parameters);
         let task = &mut TaskState::default();
         MatchRecord.run(Context { parameters: &parameters, inputs: &[page], output, task })
     }

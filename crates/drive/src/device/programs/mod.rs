@@ -6,6 +6,7 @@ pub mod extension;
 pub mod fields;
 #[cfg(feature = "images")]
 mod images;
+pub mod match_fields;
 pub mod match_record;
 pub mod node;
 pub mod own_pages;
@@ -70,6 +71,7 @@ pub fn built_in() -> Vec<Box<dyn Program>> {
         Box::new(scan::ScanProgram),
         Box::new(betweenness::BetweennessProgram),
         Box::new(fields::FieldsProgram),
+        Box::new(match_fields::MatchFields),
         Box::new(extension::ExtensionProgram),
         Box::new(own_pages::OwnPagesProgram),
     ];

@@ -30,6 +30,8 @@ const OUTPUT_ROOM_BYTES: usize = 4 << 10;
 
 pub struct FlashRead {
     match_record: ProgramId,
+    /// Runs a query over the record as well, in place of the match alone.
+    match_fields: Option<ProgramId>,
     pub segment: Arc<Segment>,
     /// The key in the write buffers when the read began.
     pub seen: Seen,
@@ -55,6 +57,8 @@ pub enum ReadStep {
     /// There is no local memory, or no place in the queue: try again.
     NoRoom,
     Found(Matched),
+    /// The query over the record went wrong: read without it.
+    NoFields,
     Missing,
     Failed(Error),
 }
@@ -74,6 +78,7 @@ impl FlashRead {
     ) -> FlashRead {
         FlashRead {
             match_record,
+            match_fields: None,
             segment,
             seen,
             sequence,
@@ -87,20 +92,24 @@ impl FlashRead {
         }
     }
 
-    /// Looks for the record of a keyspace's key in the next page in which it may start.
+    /// Looks for the record of a keyspace's key in the next page in which it may start. `asked`: a program that finds it and runs a query over it,
+    /// with the query.
     pub fn begin(
         &mut self,
         queue: &mut QueuePair,
         spare: &mut SpareBuffers,
         tag: u64,
-        keyspace: u16,
-        key: &[u8],
+        (keyspace, key): (u16, &[u8]),
+        asked: Option<(ProgramId, &[u8])>,
     ) -> ReadStep {
         let Some(page) = self.pages.clone().next() else { return ReadStep::Missing };
         let span_bytes = self.segment.span_bytes(page);
         let stages_max = self.segment.data_runs_max(span_bytes) + 1;
         let parameters_at = span_bytes as usize + stages_max * Stage::ENCODED_BYTES;
-        self.parameters = parameters_at..parameters_at + parameters_bytes(key);
+        let (match_fields, query) = asked.unzip();
+        let (query, match_bytes) = (query.unwrap_or_default(), parameters_bytes(key));
+        self.match_fields = match_fields;
+        self.parameters = parameters_at..parameters_at + match_bytes + query.len();
         let needed = self.parameters.end + OUTPUT_ROOM_BYTES;
         if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < needed) {
             let Some(buffer) = spare.take(needed) else { return ReadStep::NoRoom };
@@ -115,7 +124,9 @@ impl FlashRead {
             first: page,
             record_bytes: self.segment.record_bytes_mean() as u32,
         };
-        encode_parameters(pages, keyspace, key, queue.fill(Purpose::Get, buffer, self.parameters.clone()));
+        let (of_match, of_query) = queue.fill(Purpose::Get, buffer, self.parameters.clone()).split_at_mut(match_bytes);
+        encode_parameters(pages, keyspace, key, of_match);
+        of_query.copy_from_slice(query);
         let (mut list, mut sent) = (StageList::new(queue, buffer, span_bytes as usize..parameters_at), (0, 0));
         for run in self.segment.data_runs(page, span_bytes) {
             assert!(run.at + run.length <= span_bytes);
@@ -169,7 +180,8 @@ impl FlashRead {
             LocalRange { offset: buffer.offset() + self.parameters.start as u64, length: self.parameters.len() as u32 };
         let (output, at) = self.output();
         let output = LocalRange { offset: output.offset() + at as u64, length: (output.len() - at) as u32 };
-        Stage::Execute(Execution::new(self.match_record, parameters, &[input], output))
+        let program = self.match_fields.unwrap_or(self.match_record);
+        Stage::Execute(Execution::new(program, parameters, &[input], output))
     }
 
     /// Runs the match once more, with room for a larger value. The pages are there.
@@ -223,11 +235,17 @@ impl FlashRead {
                 "data page {} of segment {}",
                 self.page, self.segment.descriptor.number
             ))),
+            Status::Program(_) | Status::InvalidField if self.match_fields.is_some() => ReadStep::NoFields,
             status => {
                 let Completion { errno, stage, .. } = completion;
                 ReadStep::Failed(Error::Io(format!("stage {stage} of a read ended with {status:?} (errno {errno})")))
             }
         }
+    }
+
+    /// Whether what was found is the result of a query over the record.
+    pub fn has_fields(&self) -> bool {
+        self.match_fields.is_some()
     }
 
     /// Whether a further page may hold the record.

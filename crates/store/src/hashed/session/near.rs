@@ -1,6 +1,7 @@
 //! An item's value through programs at the drive: of an item on flash only the result comes to the host.
 //!
 //! ```text
+//! get of fields ─ on flash ─► pages, match and query ─► result to the host ─► answer                one command
 //! get ─ on flash ─► pages, match: the value lies in local memory ─┐
 //!   ├─ in extents of its own ─ named as they lie on flash ────────┼─► Compute ─► result to the host ─► answer
 //!   └─ in a write buffer, or the DRAM tier ─► copied to the drive ┘
@@ -28,16 +29,21 @@ use tapetum_base::session::near::{NearEnd, NearGet, NearSource, NearStart};
 use tapetum_base::session::order::OpTarget;
 use tapetum_base::session::session_core::SessionCore;
 use tapetum_drive::programs::match_record::Matched;
-use tapetum_drive::{LocalBuffer, PipelineStage, Returned, SOURCE_RANGES_MAX, SourceRange};
+use tapetum_drive::{LocalBuffer, PipelineStage, ProgramId, Returned, SOURCE_RANGES_MAX, SourceRange};
 use tapetum_kernels::record::Codec;
 use tapetum_kernels::reference::Reference;
 
 /// Set in the tags of commands that run pipelines; the rest is the operation's number.
 pub(super) const TAG_NEAR: u64 = 1 << (OWN_TAG_BITS - 2);
 
+/// A longer query goes by a pipeline: the parameters lie in the buffer of the read.
+const QUERY_BYTES_MAX: usize = 2 << 10;
+
 /// State of a get whose value goes through programs.
 pub(super) struct HashedNear {
     get: Box<NearGet>,
+    /// Its query over the record went wrong in the read: it is a pipeline, whose failures say where.
+    needs_pipeline: bool,
     /// Set while the drive runs the programs.
     running: Option<NearRun>,
 }
@@ -60,6 +66,13 @@ pub(super) enum NearValue {
 }
 
 impl HashedNear {
+    /// The program that finds the record and runs the query of a get of fields over it, and the query. `None`: the value goes through a pipeline.
+    pub fn fields_asked(&self, engine: &HashedEngine) -> Option<(ProgramId, &[u8])> {
+        let programs = engine.programs.fields.filter(|_| !self.needs_pipeline)?;
+        let query = self.get.attachment_of(programs.fields)?;
+        (query.len() <= QUERY_BYTES_MAX).then_some((programs.match_fields, query))
+    }
+
     /// The stages that check and inflate a large value at the drive. `None` if the host has to: the drive lacks a program, or the pipeline has no
     /// room for it.
     pub fn prefix_of_large(&self, engine: &HashedEngine, reference: &Reference) -> Option<Vec<PipelineStage>> {
@@ -113,7 +126,7 @@ impl HashedSession {
         let goes_on = !self.ops.must_wait(hash, &request);
         let target = OpTarget { token, keyspace, hash, value_bytes_allowed: usize::MAX };
         let (number, mut op) = self.ops.keep_at_hand(target, &request);
-        op.kept.near = Some(Box::new(HashedNear { get: near, running: None }));
+        op.kept.near = Some(Box::new(HashedNear { get: near, needs_pipeline: false, running: None }));
         self.ops.put(number, op);
         match goes_on {
             true => self.gathered.push(number),
@@ -145,7 +158,20 @@ impl HashedSession {
         found: NearItem,
         matched: &Matched,
     ) {
-        let Some(read) = &mut op.kept.read else { unreachable!("the operation reads") };
+        let (Some(read), Some(near)) = (&mut op.kept.read, &op.kept.near) else {
+            unreachable!("the operation reads, for programs")
+        };
+        if read.has_fields() {
+            if !near.get.takes(matched.value_bytes) {
+                return self.read_without_fields((core, engine), number, op);
+            }
+            let values = core.values.current();
+            let start = values.len();
+            read.copy_value(matched, &core.queue, values);
+            let outcome = op.request.found(found.item, Access::default, core.values.range_from(start));
+            core.answer_after(op.token, found.shown_by, outcome);
+            return self.forget(core, number, op);
+        }
         let value = match FlashRead::take_value(read, matched) {
             Some((buffer, ranges)) => NearValue::Local(buffer, ranges),
             // The value is in more parts than a source has.
@@ -156,6 +182,19 @@ impl HashedSession {
             }
         };
         self.compute((core, engine), number, op, found, value);
+    }
+
+    /// A get of fields goes on as any other get through programs: its key is looked for again.
+    pub(super) fn read_without_fields(
+        &mut self,
+        (core, engine): HashedMeans<'_>,
+        number: usize,
+        mut op: Box<HashedOp>,
+    ) {
+        let Some(near) = &mut op.kept.near else { unreachable!("the get goes through programs") };
+        near.needs_pipeline = true;
+        end_read(core, &mut op);
+        self.attempt_op((core, engine), number, op, None);
     }
 
     /// Passes a value that was found to the drive's programs, or has the get start over when there is room.

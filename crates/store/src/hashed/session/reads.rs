@@ -102,11 +102,13 @@ impl HashedSession {
 
     /// Reads the next page in which the record may start.
     fn read_next(&mut self, (core, engine): HashedMeans<'_>, number: usize, mut op: Box<HashedOp>) {
-        let HashedOp { kept: HashedOpState { read: Some(read), .. }, request, keyspace, .. } = &mut *op else {
+        let HashedOp { kept: HashedOpState { read: Some(read), near, .. }, request, keyspace, .. } = &mut *op else {
             unreachable!("the operation reads")
         };
+        let asked = near.as_ref().and_then(|near| near.fields_asked(engine));
         let key = if keyspace.is_grouped() { &request.key[..GROUP_KEY_BYTES] } else { &request.key[..] };
-        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, keyspace.id.0, key);
+        let of_key = (keyspace.id.0, key);
+        let step = read.begin(&mut core.queue, &mut core.spare_buffers, number as u64, of_key, asked);
         match step {
             ReadStep::Waits => {
                 if request.is_get() {
@@ -196,6 +198,7 @@ impl HashedSession {
             ReadStep::Missing if read.has_more_pages() => self.read_next((core, engine), number, op),
             ReadStep::Missing => self.read_decided((core, engine), number, op, None),
             ReadStep::Found(matched) => self.read_decided((core, engine), number, op, Some(matched)),
+            ReadStep::NoFields => self.read_without_fields((core, engine), number, op),
             ReadStep::Failed(Error::Io(_)) if fail_point!(MissUnreadable) => {
                 self.read_decided((core, engine), number, op, None);
             }
