@@ -86,9 +86,9 @@ enum RunSink {
     Groups { keys: Vec<Register>, aggregates: Vec<Aggregate>, groups: Groups },
 }
 
-impl QueryRun {
-    pub fn new(query: &Query) -> QueryRun {
-        let sink = match query.output().clone() {
+impl RunSink {
+    fn of(query: &Query) -> RunSink {
+        match query.output().clone() {
             QueryOutput::Rows { columns, order: None, limit } => {
                 RunSink::Rows { columns, left: limit.unwrap_or(u64::MAX) }
             }
@@ -101,10 +101,20 @@ impl QueryRun {
                 let groups = Groups::new(&query.types(&keys), &query.aggregates());
                 RunSink::Groups { keys, aggregates, groups }
             }
-        };
+        }
+    }
+}
+
+impl QueryRun {
+    pub fn new(query: &Query) -> QueryRun {
         let machine = Machine::new(query.format(), query.program().clone());
         let (policy, counts) = (query.policy(), ScanCounts::default());
-        QueryRun { machine, sink, policy, counts, is_row_by_row: false, row: Vec::new() }
+        QueryRun { machine, sink: RunSink::of(query), policy, counts, is_row_by_row: false, row: Vec::new() }
+    }
+
+    /// Starts over, with the query that it was made for.
+    pub fn start_over(&mut self, query: &Query) {
+        (self.sink, self.counts) = (RunSink::of(query), ScanCounts::default());
     }
 
     /// Chooses whether each row is a frame.

@@ -35,61 +35,97 @@ pub fn encode_fields_request(room: u32, query: &[u8], key: &[u8]) -> Vec<u8> {
 
 pub struct FieldsProgram;
 
-/// A query over the record of a key, as an attachment has it.
-pub(super) struct FieldsRun {
-    run: QueryRun,
+/// An attachment's parts.
+struct FieldsRequest<'a> {
     room: usize,
-    key: Box<[u8]>,
+    query: &'a [u8],
+    key: &'a [u8],
 }
 
-/// State of one task, kept from part to part.
-struct FieldsTask {
-    fields: FieldsRun,
-    value: Vec<u8>,
-    /// Frames, and how many of their bytes are given out.
-    pending: Vec<u8>,
-    given: usize,
-}
-
-impl FieldsRun {
-    pub fn decode(attachment: &[u8]) -> Result<FieldsRun, WireError> {
+impl FieldsRequest<'_> {
+    fn parse(attachment: &[u8]) -> Result<FieldsRequest<'_>, WireError> {
         let mut reader = ScanReader::new(attachment);
         let [version, 0, 0, 0] = reader.array()? else { return Err(WireError::Malformed) };
         if u16::from(version) != FIELDS.1 {
             return Err(WireError::Version(version));
         }
         let (room, query_bytes) = (reader.u32()? as usize, reader.u32()? as usize);
-        let mut query = ScanReader::new(reader.take(query_bytes)?);
-        let run = QueryRun::new(&Query::decode(&mut query)?);
-        if !query.is_empty() {
-            return Err(WireError::Malformed);
-        }
-        Ok(FieldsRun { run, room, key: reader.rest().into() })
-    }
-
-    /// Appends the frames of the record with this value.
-    pub fn run(&mut self, value: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
-        let mut batch = RowBatch::new();
-        batch.push(&self.key, value);
-        match self.run.run(&batch, frames) {
-            // The run's counts include it.
-            Ok(()) | Err(RunError::Misfit(_)) => {}
-            Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
-        }
-        self.run.finish(frames);
-        if frames.len() > self.room { Err(needs_room(frames.len())) } else { Ok(()) }
+        Ok(FieldsRequest { room, query: reader.take(query_bytes)?, key: reader.rest() })
     }
 }
 
+fn decode_query(encoded: &[u8]) -> Result<Query, WireError> {
+    let mut reader = ScanReader::new(encoded);
+    let query = Query::decode(&mut reader)?;
+    if reader.is_empty() { Ok(query) } else { Err(WireError::Malformed) }
+}
+
+/// Appends the frames of a query over one record.
+fn run_over(run: &mut QueryRun, room: usize, (key, value): (&[u8], &[u8]), frames: &mut Vec<u8>) -> Result<(), Status> {
+    let mut batch = RowBatch::new();
+    batch.push(key, value);
+    match run.run(&batch, frames) {
+        // The run's counts include it.
+        Ok(()) | Err(RunError::Misfit(_)) => {}
+        Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
+    }
+    run.finish(frames);
+    if frames.len() > room { Err(needs_room(frames.len())) } else { Ok(()) }
+}
+
+/// A query that was run last: the next one is usually the same, over another record.
+pub(super) struct LastQuery {
+    encoded: Box<[u8]>,
+    query: Query,
+    run: QueryRun,
+}
+
+impl LastQuery {
+    /// Appends the frames of an attachment's query over the record with this value.
+    pub fn run(
+        last: &mut Option<LastQuery>,
+        attachment: &[u8],
+        value: &[u8],
+        frames: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        let request = FieldsRequest::parse(attachment).map_err(|_| Status::InvalidField)?;
+        let same = last.take().filter(|last| *last.encoded == *request.query);
+        let last = last.insert(match same {
+            Some(mut same) => {
+                same.run.start_over(&same.query);
+                same
+            }
+            None => {
+                let query = decode_query(request.query).map_err(|_| Status::InvalidField)?;
+                let run = QueryRun::new(&query);
+                LastQuery { encoded: request.query.into(), query, run }
+            }
+        });
+        run_over(&mut last.run, request.room, (request.key, value), frames)
+    }
+}
+
+/// State of one task, kept from part to part.
+struct FieldsTask {
+    run: QueryRun,
+    room: usize,
+    key: Box<[u8]>,
+    value: Vec<u8>,
+    /// Frames, and how many of their bytes are given out.
+    pending: Vec<u8>,
+    given: usize,
+}
+
 impl FieldsTask {
-    fn begin(attachment: &[u8]) -> Option<FieldsTask> {
-        let fields = FieldsRun::decode(attachment).ok()?;
-        Some(FieldsTask { fields, value: Vec::new(), pending: Vec::new(), given: 0 })
+    fn begin(attachment: &[u8]) -> Result<FieldsTask, WireError> {
+        let FieldsRequest { room, query, key } = FieldsRequest::parse(attachment)?;
+        let run = QueryRun::new(&decode_query(query)?);
+        Ok(FieldsTask { run, room, key: key.into(), value: Vec::new(), pending: Vec::new(), given: 0 })
     }
 
     fn finish(&mut self) -> Result<(), Status> {
         let value = std::mem::take(&mut self.value);
-        self.fields.run(&value, &mut self.pending)
+        run_over(&mut self.run, self.room, (&self.key, &value), &mut self.pending)
     }
 }
 
@@ -101,7 +137,7 @@ impl Program for FieldsProgram {
     fn run(&self, Context { inputs, output, task, .. }: Context<'_>) -> ProgramResult {
         let attachment = task.attachment.clone();
         let (consumed, more_input) = (task.consumed, task.more_input);
-        let kept = super::keep(task, || FieldsTask::begin(&attachment));
+        let kept = super::keep(task, || FieldsTask::begin(&attachment).ok());
         let Some(fields) = kept else { return (Status::InvalidField, [0; 2]) };
         if consumed == 0 {
             for input in inputs {

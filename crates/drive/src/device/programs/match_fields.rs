@@ -10,7 +10,7 @@
 //! reference, and there are no frames. The frames have as much room as the output; the attachment's `room` counts as well.
 //! Stateless, but for memory that each thread keeps.
 
-use super::fields::FieldsRun;
+use super::fields::LastQuery;
 use super::match_record::{self, MISSING, Matched, OUTPUT_HEAD_BYTES, Place, parse_parameters, prefetch_pages};
 use super::{CORRUPT, OUTPUT_SHORT, inflate};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
@@ -30,6 +30,7 @@ struct Scratch {
     stored: Vec<u8>,
     value: Vec<u8>,
     frames: Vec<u8>,
+    last: Option<LastQuery>,
 }
 
 thread_local! {
@@ -66,13 +67,12 @@ fn deliver(
     run: PageRun<'_>,
     record: &FoundRecord,
     asked: &[u8],
-    Scratch { stored, value, frames }: &mut Scratch,
+    Scratch { stored, value, frames, last }: &mut Scratch,
     output: &mut [u8],
 ) -> ProgramResult {
     let mut matched = Matched::of(record);
     frames.clear();
     if record.header.codec != Codec::OutOfLine {
-        let Ok(mut fields) = FieldsRun::decode(asked) else { return (Status::InvalidField, [0; 2]) };
         stored.resize(record.header.stored_bytes as usize, 0);
         run.copy(record.stored_address(), stored);
         let value = match record.header.codec {
@@ -85,7 +85,7 @@ fn deliver(
                 &value[..]
             }
         };
-        if let Err(status) = fields.run(value, frames) {
+        if let Err(status) = LastQuery::run(last, asked, value, frames) {
             return (status, [0; 2]);
         }
         (matched.place, matched.value_bytes) = (Place::Output, frames.len() as u32);

@@ -235,7 +235,7 @@ impl<'a> OrderedBatch<'a> {
         let BatchPage { tree, node, page, writes } = page;
         let is_full = tree.is_full.load(Ordering::Relaxed);
         let cx = &mut *self.session.cx;
-        match try_split((cx, core), tree.keyspace, TakenPage { node, page }, NodeCutAt::Key(separator)) {
+        match try_split((cx, core), tree.keyspace, TakenPage { node, page }, NodeCutAt::Key(separator), |_| true) {
             Ok(Split::Done) => Ok(writes.start),
             Ok(Split::Stopped) => Err(BatchStop::Busy),
             Ok(Split::NotNow) if !cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),

@@ -23,7 +23,7 @@ use crate::ordered::tree::of_search;
 use std::collections::VecDeque;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, encode_merge};
+use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, SplitHalves, encode_merge};
 use tapetum_drive::{Lease, LocalBuffer, Purpose, fail_point};
 use tapetum_kernels::ordered::{BLOCK_BYTES, HEAD_BYTES, NODE_BYTES};
 
@@ -37,8 +37,6 @@ pub(super) const ALL_DEAD: usize = 0;
 /// The most wishes of a session: one for each operation that it may have in flight.
 const WISHES_MAX: usize = 1024;
 const WISHES_PER_POLL: usize = 64;
-/// The halves of a node may differ from the middle by so much, and each still fits with a neighbour.
-const HALVES_APART_BYTES: usize = NODE_BYTES / 16;
 /// Attempts until a wish is given up. During some of them pages are in flight to flash.
 const TRIES_MAX: u32 = 1000;
 
@@ -59,8 +57,12 @@ pub(super) struct Merges {
 /// A way to free a node.
 enum Plan {
     Merge(NodePair),
-    /// This node's halves may fit with its neighbours.
-    Halve(NodeId),
+    /// This node's halves may fit with its neighbours, which use so many bytes.
+    Halve {
+        node: NodeId,
+        left_bytes: usize,
+        right_bytes: usize,
+    },
 }
 
 /// Two neighbours that may fit in one node.
@@ -124,9 +126,11 @@ impl Merges {
             return;
         }
         let Ok(tree) = cx.tree_of(keyspace) else { return };
-        if plan_of(cx, tree, key, used_bytes).is_some() {
-            self.wishes.push_back(MergeWish { keyspace, key: key.to_vec(), used_bytes, tries: 0 });
-        }
+        let wished = match plan_of(cx, tree, key, used_bytes) {
+            Some(_) => Some((key.to_vec(), used_bytes)),
+            None => neighbour_to_halve(cx, tree, key, used_bytes),
+        };
+        self.wishes.extend(wished.map(|(key, used_bytes)| MergeWish { keyspace, key, used_bytes, tries: 0 }));
     }
 
     /// Tries the wishes, and reads neighbours' pages for them.
@@ -180,7 +184,15 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     let tree = cx.tree_of(wish.keyspace)?;
     let pair = match plan_of(cx, tree, &wish.key, wish.used_bytes) {
         Some(Plan::Merge(pair)) => pair,
-        Some(Plan::Halve(node)) => return try_halve((cx, core), wish, tree, node),
+        Some(Plan::Halve { node, left_bytes, right_bytes }) => {
+            // Each half is merged with its neighbour, which is the fuller one: the other is the other half.
+            let fit = |halves: &SplitHalves| {
+                let (lower, upper) = (halves.lower_used_bytes, halves.upper_used_bytes);
+                let fits = |half, other| half + other <= MERGED_BYTES_MAX + COMMON_BYTES;
+                fits(lower, left_bytes) && fits(upper, right_bytes) && left_bytes > upper && right_bytes > lower
+            };
+            return try_halve((cx, core), wish, tree, node, fit);
+        }
         None => return Ok(Tried::Over),
     };
     let Neighbours { mut left, mut right, anchor } = match take_pair(cx, pair, wish.keyspace) {
@@ -244,15 +256,21 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     Ok(Tried::Merged(used_bytes))
 }
 
-/// Splits a node in the middle, for its halves to be merged with its neighbours.
-fn try_halve((cx, core): OrderedMeans<'_>, wish: &MergeWish, tree: usize, node: NodeId) -> Result<Tried, Error> {
+/// Splits a node in the middle, for its halves to be merged with its neighbours, if they fit.
+fn try_halve(
+    (cx, core): OrderedMeans<'_>,
+    wish: &MergeWish,
+    tree: usize,
+    node: NodeId,
+    fit: impl FnOnce(&SplitHalves) -> bool,
+) -> Result<Tried, Error> {
     let lower = Box::new(cx.anchor.clone());
     let page = match take_for_merge(cx, node, wish.keyspace) {
         Ok(page) => page,
         Err(NeighbourLook::Absent(node, home)) => return Ok(Tried::Reads(node, home)),
         Err(_) => return Ok(Tried::NotNow),
     };
-    match try_split((cx, core), wish.keyspace, TakenPage { node, page }, NodeCutAt::Middle)? {
+    match try_split((cx, core), wish.keyspace, TakenPage { node, page }, NodeCutAt::Middle, fit)? {
         Split::Done => {
             let mut upper = lower.clone();
             let is_there = cx.trees[tree].search.next(&mut upper).is_some();
@@ -275,21 +293,41 @@ fn plan_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Opti
         let together = (used_bytes + table.used_bytes(*other)).saturating_sub(COMMON_BYTES);
         (together <= MERGED_BYTES_MAX || used_bytes == ALL_DEAD).then_some(together)
     };
-    let half_bytes = used_bytes.saturating_sub(COMMON_BYTES) / 2 + HALVES_APART_BYTES;
-    // A half is merged with the fuller one of its neighbours, which must not be the other half.
-    let takes_half = |other: NodeId| {
-        let other_bytes = table.used_bytes(other);
-        other_bytes + half_bytes <= MERGED_BYTES_MAX && other_bytes > half_bytes + COMMON_BYTES
-    };
+    let takes_half = |other_bytes: usize| takes_half_of(used_bytes, other_bytes);
     let [of_left, of_right] = [&left, &right].map(|other| other.as_ref().and_then(fits));
     match (left, right) {
         (Some(left), _) if of_left > of_right => {
             Some(Plan::Merge(NodePair { left, right: node, anchor: Box::new(cx.anchor.clone()) }))
         }
         (_, Some(right)) if of_right.is_some() => Some(Plan::Merge(NodePair { left: node, right, anchor: behind })),
-        (Some(left), Some(right)) if takes_half(left) && takes_half(right) => Some(Plan::Halve(node)),
+        (Some(left), Some(right)) => {
+            let [left_bytes, right_bytes] = [left, right].map(|other| table.used_bytes(other));
+            let fit = takes_half(left_bytes) && takes_half(right_bytes);
+            fit.then_some(Plan::Halve { node, left_bytes, right_bytes })
+        }
         _ => None,
     }
+}
+
+/// Whether a half of a node that uses `used_bytes` may fit with a neighbour that uses `other_bytes`. The exact bytes are known when the halves are made.
+fn takes_half_of(used_bytes: usize, other_bytes: usize) -> bool {
+    let half_bytes = used_bytes.saturating_sub(COMMON_BYTES) / 2;
+    other_bytes + half_bytes <= MERGED_BYTES_MAX && other_bytes > half_bytes
+}
+
+/// The neighbour of a key's node whose halves may fit with its neighbours, since the node uses no more than `used_bytes`: the neighbour's anchor, and
+/// the bytes that it uses. The last of three nodes to shrink is not always the middle one.
+fn neighbour_to_halve(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<(Vec<u8>, usize)> {
+    cx.node_of(tree, key);
+    let (mut before, mut behind) = (cx.anchor.clone(), cx.anchor.clone());
+    let search = &mut cx.trees[tree].search;
+    let neighbours = [(search.previous(&mut before), before), (search.next(&mut behind), behind)];
+    neighbours.into_iter().find_map(|(neighbour, anchor)| {
+        let neighbour_bytes = cx.state.cache.table.used_bytes(NodeId(neighbour? as u32));
+        let may = takes_half_of(neighbour_bytes, used_bytes);
+        let is_planned = may && matches!(plan_of(cx, tree, &anchor, neighbour_bytes), Some(Plan::Halve { .. }));
+        is_planned.then(|| (anchor.to_vec(), neighbour_bytes))
+    })
 }
 
 /// Takes the pages of two neighbours, if both are available at once.

@@ -97,7 +97,7 @@ fn arrival<'a>(record: &Record<'a>) -> Arrival<'a> {
 fn split_for((cx, core): OrderedMeans<'_>, op: &mut OrderedOp, TakenPage { node, page }: TakenPage) -> Step {
     let keyspace = op.keyspace.id();
     let made = with_record(op, |record| {
-        try_split((cx, core), keyspace, TakenPage { node, page }, NodeCutAt::Best(arrival(record)))
+        try_split((cx, core), keyspace, TakenPage { node, page }, NodeCutAt::Best(arrival(record)), |_| true)
     });
     op.kept.change = None;
     match made {
@@ -110,12 +110,13 @@ fn split_for((cx, core): OrderedMeans<'_>, op: &mut OrderedOp, TakenPage { node,
     }
 }
 
-/// Splits a node. The page is given back in any case, unless the drive has stopped.
+/// Splits a node, if its halves are wanted when they are made. The page is given back in any case, unless the drive has stopped.
 pub(super) fn try_split(
     (cx, core): OrderedMeans<'_>,
     keyspace: KeyspaceId,
     TakenPage { node, page }: TakenPage,
     cut: NodeCutAt<'_>,
+    are_wanted: impl FnOnce(&SplitHalves) -> bool,
 ) -> Result<Split, Error> {
     assert!(cx.may_change, "nodes change within the gate alone");
     let state = cx.state.clone();
@@ -152,6 +153,12 @@ pub(super) fn try_split(
             return Ok(Split::NotNow);
         }
     };
+    if made.as_ref().is_ok_and(|halves| !are_wanted(halves)) {
+        state.cache.discard(upper, right);
+        state.cache.give_back(node, page, |_| ());
+        cx.give_page(left);
+        return Ok(Split::NotNow);
+    }
     let anchored = match made {
         Ok(SplitHalves { separator_bytes, .. }) => {
             // A page has its low fence at its end.
