@@ -11,12 +11,11 @@
 //! Stateless, but for memory that each thread keeps.
 
 use super::fields::LastQuery;
-use super::match_record::{self, MISSING, Matched, OUTPUT_HEAD_BYTES, Place, parse_parameters, prefetch_pages};
+use super::match_record::{Match, Matched, OUTPUT_HEAD_BYTES, Place, find, prefetch_pages};
 use super::{CORRUPT, OUTPUT_SHORT, inflate};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use std::cell::RefCell;
-use tapetum_kernels::data_page::{FoundRecord, PageRun};
 use tapetum_kernels::record::Codec;
 
 /// Its name, and the version of its parameters.
@@ -43,18 +42,9 @@ impl Program for MatchFields {
     }
 
     fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
-        let (Some((pages, (keyspace, key))), [input]) = (parse_parameters(parameters), inputs) else {
-            return (Status::InvalidField, [0; 2]);
-        };
-        if output.len() < OUTPUT_HEAD_BYTES {
-            return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
-        }
-        let run = PageRun { bytes: input, first_page: pages.first, page_size: pages.size };
-        let asked = &parameters[match_record::parameters_bytes(key)..];
-        match run.find(pages.salt, keyspace, key) {
-            Ok(Some(record)) => SCRATCH.with_borrow_mut(|scratch| deliver(run, &record, asked, scratch, output)),
-            Ok(None) => (MISSING, [0; 2]),
-            Err(_) => (CORRUPT, [0; 2]),
+        match find(parameters, inputs, output) {
+            Ok(found) => SCRATCH.with_borrow_mut(|scratch| deliver(&found, scratch, output)),
+            Err(result) => result,
         }
     }
 
@@ -64,9 +54,7 @@ impl Program for MatchFields {
 }
 
 fn deliver(
-    run: PageRun<'_>,
-    record: &FoundRecord,
-    asked: &[u8],
+    Match { run, record, rest: asked }: &Match<'_>,
     Scratch { stored, value, frames, last }: &mut Scratch,
     output: &mut [u8],
 ) -> ProgramResult {
@@ -138,7 +126,7 @@ mod tests {
             result.merge(&output[OUTPUT_HEAD_BYTES..][..bytes as usize], &mut take).unwrap();
             let expected = [Scalar::Text(&title), Scalar::Int(7)].map(|value| Some(value.to_owned()));
             assert_eq!(rows, [expected.to_vec()]);
-            let short = run(&page, &asked, &mut vec![0; OUTPUT_HEAD_BYTES + 1]);
+            let short = run(&page, &asked, &mut [0; OUTPUT_HEAD_BYTES + 1]);
             assert_eq!(short, (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64 + bytes, 0]));
         }
         let page = page(b"raw");

@@ -147,22 +147,38 @@ impl Program for MatchRecord {
     }
 
     fn run(&self, Context { parameters, inputs, output, .. }: Context<'_>) -> ProgramResult {
-        let (Some((pages, (keyspace, key))), [input]) = (parse_parameters(parameters), inputs) else {
-            return (Status::InvalidField, [0; 2]);
-        };
-        if output.len() < OUTPUT_HEAD_BYTES {
-            return (OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]);
-        }
-        let run = PageRun { bytes: input, first_page: pages.first, page_size: pages.size };
-        match run.find(pages.salt, keyspace, key) {
-            Ok(Some(record)) => deliver(run, &record, output),
-            Ok(None) => (MISSING, [0; 2]),
-            Err(_) => (CORRUPT, [0; 2]),
+        match find(parameters, inputs, output) {
+            Ok(Match { run, record, .. }) => deliver(run, &record, output),
+            Err(result) => result,
         }
     }
 
     fn prefetch(&self, round: usize, parameters: &[u8], inputs: &[&[u8]]) {
         prefetch_pages(round, parameters, inputs);
+    }
+}
+
+/// A record that was looked for.
+pub(super) struct Match<'a> {
+    pub run: PageRun<'a>,
+    pub record: FoundRecord,
+    /// What stands behind the parameters.
+    pub rest: &'a [u8],
+}
+
+/// Looks for the record that the parameters name. The output has room for a head then.
+pub(super) fn find<'a>(parameters: &'a [u8], inputs: &[&'a [u8]], output: &[u8]) -> Result<Match<'a>, ProgramResult> {
+    let (Some((pages, (keyspace, key))), [input]) = (parse_parameters(parameters), inputs) else {
+        return Err((Status::InvalidField, [0; 2]));
+    };
+    if output.len() < OUTPUT_HEAD_BYTES {
+        return Err((OUTPUT_SHORT, [OUTPUT_HEAD_BYTES as u64, 0]));
+    }
+    let run = PageRun { bytes: input, first_page: pages.first, page_size: pages.size };
+    match run.find(pages.salt, keyspace, key) {
+        Ok(Some(record)) => Ok(Match { run, record, rest: &parameters[parameters_bytes(key)..] }),
+        Ok(None) => Err((MISSING, [0; 2])),
+        Err(_) => Err((CORRUPT, [0; 2])),
     }
 }
 
@@ -183,7 +199,7 @@ pub(super) fn prefetch_pages(round: usize, parameters: &[u8], inputs: &[&[u8]]) 
 }
 
 /// The pages, and a keyspace's id and a key of it.
-pub(super) fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
+fn parse_parameters(bytes: &[u8]) -> Option<(Pages, (u16, &[u8]))> {
     let head = bytes.get(..PARAMETERS_HEAD_BYTES)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
