@@ -9,11 +9,11 @@ use super::segment::view::Segment;
 use super::snapshot::{BufferedRecords, Snapshot};
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tapetum_base::engine::scan_layout::LayoutError;
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
-use tapetum_base::media::io::Io;
+use tapetum_base::media::io::{Io, lock};
 use tapetum_kernels::codec::Decompressor;
 use tapetum_kernels::record::{Codec, Header, Kind, Record};
 use tapetum_kernels::reference::Reference;
@@ -39,6 +39,8 @@ pub struct SnapshotWalk {
     /// The next segment, by its place in the snapshot.
     place: usize,
     segment: Option<SegmentWalk>,
+    /// It takes longer to make than a small value takes to inflate. `None` until one is compressed.
+    decompressor: Mutex<Option<Decompressor>>,
 }
 
 /// How far a segment has been read. Nothing of it is held between steps but by the snapshot.
@@ -59,7 +61,17 @@ impl SnapshotWalk {
         prefix: &[u8],
     ) -> SnapshotWalk {
         let (buffered, prefix) = (snapshot.records(), prefix.to_vec());
-        SnapshotWalk { engine, io, keyspace, prefix, snapshot, buffered, place: 0, segment: None }
+        SnapshotWalk {
+            engine,
+            io,
+            keyspace,
+            prefix,
+            snapshot,
+            buffered,
+            place: 0,
+            segment: None,
+            decompressor: Mutex::default(),
+        }
     }
 
     /// Adds the records of the next part; whether there may be more.
@@ -147,7 +159,14 @@ impl SnapshotWalk {
             self.snapshot.check()?;
             return Ok(read?);
         }
-        let mut decompressor = Decompressor::new().map_err(|error| Error::Io(error.to_string()))?;
+        if header.codec == Codec::Raw {
+            return Ok(stored.clone());
+        }
+        let mut slot = lock(&self.decompressor);
+        let decompressor = match &mut *slot {
+            Some(decompressor) => decompressor,
+            empty => empty.insert(Decompressor::new().map_err(|error| Error::Io(error.to_string()))?),
+        };
         let mut value = Vec::new();
         let record = Record { header: *header, key, stored };
         decompressor.inflate(&record, &mut value).map_err(|_| damaged())?;
