@@ -94,7 +94,7 @@ pub const FAILED: &[FailedRun] = &[
         troubles: 0,
         load: None,
         backups: true,
-        what: "a backup named a segment of expired items that its moment did not hold, and copied what was written over it",
+        what: "a backup named a segment of a dropped keyspace, which its moment did not hold, and copied what was written over it",
     },
     FailedRun {
         seed: 2_613_093_878,

@@ -158,9 +158,9 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedTrimBatch" => Some(6),
         "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(24),
-        "OrderedMergeForgets" => Some(39),
+        "OrderedMergeForgets" => Some(165),
         "QueryForgetMissed" => Some(174),
-        "FlushWithoutFloor" => Some(143),
+        "FlushWithoutFloor" => Some(61),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@
 //! Its statuses: [`TOO_LARGE`] for a value of more than [`VALUE_BYTES_MAX`], and for groups or ordered rows beyond their limits;
 //! [`needs_room`] if the frames take more than `room` bytes. The last frame names a record that does not fit the query.
 
-use super::{TOO_LARGE, needs_room};
+use super::{CORRUPT, TOO_LARGE, needs_room};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use tapetum_kernels::scan::wire::{ScanReader, WireError};
@@ -61,10 +61,8 @@ fn decode_query(encoded: &[u8]) -> Result<Query, WireError> {
 }
 
 /// Appends the frames of a query over one record.
-fn run_over(run: &mut QueryRun, room: usize, (key, value): (&[u8], &[u8]), frames: &mut Vec<u8>) -> Result<(), Status> {
-    let mut batch = RowBatch::new();
-    batch.push(key, value);
-    match run.run(&batch, frames) {
+fn run_over(run: &mut QueryRun, room: usize, record: &RowBatch, frames: &mut Vec<u8>) -> Result<(), Status> {
+    match run.run(record, frames) {
         // The run's counts include it.
         Ok(()) | Err(RunError::Misfit(_)) => {}
         Err(RunError::TooManyGroups | RunError::TopTooLarge) => return Err(TOO_LARGE),
@@ -73,35 +71,49 @@ fn run_over(run: &mut QueryRun, room: usize, (key, value): (&[u8], &[u8]), frame
     if frames.len() > room { Err(needs_room(frames.len())) } else { Ok(()) }
 }
 
-/// A query that was run last: the next one is usually the same, over another record.
-pub(super) struct LastQuery {
+/// Runs queries over one record each, and keeps the last query: the next one is usually the same, over another record.
+#[derive(Default)]
+pub(super) struct RecordQueries {
+    last: Option<LastQuery>,
+    record: RowBatch,
+}
+
+struct LastQuery {
     encoded: Box<[u8]>,
     query: Query,
     run: QueryRun,
 }
 
-impl LastQuery {
-    /// Appends the frames of an attachment's query over the record with this value.
+impl RecordQueries {
+    /// Appends the frames of an attachment's query over a record. `fill` writes its value, of `value_bytes` bytes; false: that is damaged.
     pub fn run(
-        last: &mut Option<LastQuery>,
+        &mut self,
         attachment: &[u8],
-        value: &[u8],
+        value_bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
         frames: &mut Vec<u8>,
     ) -> Result<(), Status> {
-        let request = FieldsRequest::parse(attachment).map_err(|_| Status::InvalidField)?;
-        let same = last.take().filter(|last| *last.encoded == *request.query);
-        let last = last.insert(match same {
-            Some(mut same) => {
-                same.run.start_over(&same.query);
-                same
-            }
-            None => {
-                let query = decode_query(request.query).map_err(|_| Status::InvalidField)?;
-                let run = QueryRun::new(&query);
-                LastQuery { encoded: request.query.into(), query, run }
-            }
+        let FieldsRequest { room, query, key } = FieldsRequest::parse(attachment).map_err(|_| Status::InvalidField)?;
+        self.record.clear();
+        let is_filled = self.record.push_with(key.len(), value_bytes, |into_key, into_value| {
+            into_key.copy_from_slice(key);
+            fill(into_value)
         });
-        run_over(&mut last.run, request.room, (request.key, value), frames)
+        if !is_filled {
+            return Err(CORRUPT);
+        }
+        let run = match &mut self.last {
+            Some(last) if *last.encoded == *query => {
+                last.run.start_over(&last.query);
+                &mut last.run
+            }
+            last => {
+                let (encoded, query) = (query.into(), decode_query(query).map_err(|_| Status::InvalidField)?);
+                let run = QueryRun::new(&query);
+                &mut last.insert(LastQuery { encoded, query, run }).run
+            }
+        };
+        run_over(run, room, &self.record, frames)
     }
 }
 
@@ -124,8 +136,9 @@ impl FieldsTask {
     }
 
     fn finish(&mut self) -> Result<(), Status> {
-        let value = std::mem::take(&mut self.value);
-        run_over(&mut self.run, self.room, (&self.key, &value), &mut self.pending)
+        let mut record = RowBatch::new();
+        record.push(&self.key, &std::mem::take(&mut self.value));
+        run_over(&mut self.run, self.room, &record, &mut self.pending)
     }
 }
 

@@ -10,9 +10,9 @@
 //! reference, and there are no frames. The frames have as much room as the output; the attachment's `room` counts as well.
 //! Stateless, but for memory that each thread keeps.
 
-use super::fields::LastQuery;
+use super::fields::RecordQueries;
 use super::match_record::{Match, Matched, OUTPUT_HEAD_BYTES, Place, find, prefetch_pages};
-use super::{CORRUPT, OUTPUT_SHORT, inflate};
+use super::{OUTPUT_SHORT, inflate};
 use crate::device::program::{Context, Program, ProgramDescriptor, ProgramResult};
 use crate::protocol::Status;
 use std::cell::RefCell;
@@ -26,10 +26,10 @@ pub struct MatchFields;
 /// Memory of a thread.
 #[derive(Default)]
 struct Scratch {
-    stored: Vec<u8>,
-    value: Vec<u8>,
+    /// The bytes of a compressed value.
+    compressed: Vec<u8>,
     frames: Vec<u8>,
-    last: Option<LastQuery>,
+    queries: RecordQueries,
 }
 
 thread_local! {
@@ -55,25 +55,21 @@ impl Program for MatchFields {
 
 fn deliver(
     Match { run, record, rest: asked }: &Match<'_>,
-    Scratch { stored, value, frames, last }: &mut Scratch,
+    Scratch { compressed, frames, queries }: &mut Scratch,
     output: &mut [u8],
 ) -> ProgramResult {
     let mut matched = Matched::of(record);
     frames.clear();
     if record.header.codec != Codec::OutOfLine {
-        stored.resize(record.header.stored_bytes as usize, 0);
-        run.copy(record.stored_address(), stored);
-        let value = match record.header.codec {
-            Codec::Raw => &stored[..],
+        let fill = |value: &mut [u8]| match record.header.codec {
+            Codec::Raw => run.copy(record.stored_address(), value) == value.len(),
             _ => {
-                value.resize(record.header.raw_bytes as usize, 0);
-                if !inflate(stored, value) {
-                    return (CORRUPT, [0; 2]);
-                }
-                &value[..]
+                compressed.resize(record.header.stored_bytes as usize, 0);
+                run.copy(record.stored_address(), compressed);
+                inflate(compressed, value)
             }
         };
-        if let Err(status) = LastQuery::run(last, asked, value, frames) {
+        if let Err(status) = queries.run(asked, record.header.raw_bytes as usize, fill, frames) {
             return (status, [0; 2]);
         }
         (matched.place, matched.value_bytes) = (Place::Output, frames.len() as u32);
@@ -89,6 +85,7 @@ fn deliver(
 
 #[cfg(test)]
 mod tests {
+    use super::super::CORRUPT;
     use super::super::fields::encode_fields_request;
     use super::super::fields::tests::query;
     use super::super::match_record::tests::{page, pages};

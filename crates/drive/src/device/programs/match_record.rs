@@ -162,7 +162,7 @@ impl Program for MatchRecord {
 pub(super) struct Match<'a> {
     pub run: PageRun<'a>,
     pub record: FoundRecord,
-    /// What stands behind the parameters.
+    /// The bytes behind the parameters.
     pub rest: &'a [u8],
 }
 
