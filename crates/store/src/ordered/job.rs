@@ -1,10 +1,12 @@
-//! The ordered engine's job of maintenance: finding slots, writing pages, and removing dropped keyspaces.
+//! The ordered engine's job of maintenance: finding slots, writing pages, sweeping trees, and removing dropped
+//! keyspaces.
 
 use super::engine::{OrderedEngine, OrderedShared};
 use super::quiet::Quiet;
 use super::slabs::group_table::{Group, GroupEdit};
 use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::tending::tend;
+use super::sweeps::Sweeps;
 use crate::ordered::slabs::group_table::GroupTable;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,6 +26,7 @@ pub struct OrderedJob {
     /// When to search for slots again, for each keyspace that had no room.
     tries_us: BTreeMap<KeyspaceId, u64>,
     quiet: Quiet,
+    sweeps: Sweeps,
     /// The keyspace that was tended last. The search for the next one begins behind it.
     last: KeyspaceId,
 }
@@ -39,6 +42,7 @@ impl OrderedJob {
             task: None,
             tries_us: BTreeMap::new(),
             quiet: Quiet::default(),
+            sweeps: Sweeps::new(),
             last: KeyspaceId(0),
         }
     }
@@ -113,6 +117,7 @@ impl Job for OrderedJob {
         {
             state.write_back.advance(state, self.engine.batches.wants_checkpoint());
         }
+        self.sweeps.step(&self.engine, self.engine.base.drive.env().now_us());
         if self.task.is_none() {
             self.task = self.next();
         }
@@ -131,14 +136,16 @@ impl Job for OrderedJob {
 
     fn rests(&self) -> bool {
         let has_work = self.engine.shared().is_some_and(|shared| shared.state.write_back.has_work());
-        self.task.is_none() && !has_work
+        self.task.is_none() && !has_work && self.sweeps.are_at_rest()
     }
 
     fn give_up(&mut self) {
         self.task = None;
+        self.sweeps.give_up();
     }
 
     fn wind_down(&mut self) {
+        self.sweeps.give_up();
         if let Some(Some(done)) = self.task.as_mut().map(poll_once) {
             self.task = None;
             if let Err(error) = done {

@@ -9,6 +9,7 @@
 //!               by a round (`quiet`)
 //! freezes:      the nodes of one moment, and a hold of their slots (`frozen`), taken while nobody changes nodes (`gate`)
 //! sessions:     get, put, remove, scan, split, merge (`session`)
+//! sweeps:       merges that sessions left behind, by maintenance (`sweeps`)
 //! recovery:     the live rule over the heads of all images (`images`), and what reads them (`recover`); after a clean stop, a checkpoint
 //!               of anchors (`anchor_checkpoint`)
 //! ```
@@ -39,6 +40,7 @@ pub mod recover;
 pub mod search;
 pub mod session;
 pub mod slabs;
+mod sweeps;
 pub mod tree;
 pub mod write_back;
 

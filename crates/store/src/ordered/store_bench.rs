@@ -34,8 +34,11 @@ impl Bench {
 
     /// On a flash of so many bytes.
     pub fn of_bytes(flash_bytes: u64, sync: Sync, seed: u64) -> Bench {
+        Bench::with_options(flash_bytes, StoreOptions { sync, ..small_options() }, seed)
+    }
+
+    pub fn with_options(flash_bytes: u64, options: StoreOptions, seed: u64) -> Bench {
         let flash = FaultyFlash::new(flash_bytes, seed);
-        let options = StoreOptions { sync, ..small_options() };
         Store::create_on(&drive(&flash).0, &options).unwrap();
         let bench = Bench::open(flash, options).unwrap();
         drop(bench.store.create_keyspace_of("orders", KeyspaceKind::Ordered).unwrap());

@@ -10,6 +10,7 @@ use super::slabs::keyspace_slots::KeyspaceSlots;
 use super::slabs::slot_class::SlotClass;
 use super::write_back::WriteBack;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tapetum_base::base::Base;
@@ -38,6 +39,8 @@ pub struct OrderedTree {
     items: AtomicU64,
     /// A bit for each of the last puts: whether its key was new.
     inserts: AtomicU32,
+    /// Some wishes to merge were not carried out at once.
+    wants_sweep: AtomicBool,
     /// The first node has a page, or an image on flash.
     is_made: AtomicBool,
     /// The first node, while it has neither.
@@ -137,6 +140,7 @@ pub struct OrderedState {
     /// Copies of pages that freezes have ([`super::frozen`]).
     pub frozen_copies: AtomicUsize,
     pub limits: OrderedLimits,
+    is_sweep_wanted: AtomicBool,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
     /// Nodes of dropped keyspaces whose pages somebody has or whose images are in flight.
     pages_left: Mutex<BTreeMap<KeyspaceId, BTreeSet<NodeId>>>,
@@ -159,6 +163,7 @@ impl OrderedState {
             gate: Arc::default(),
             frozen_copies: AtomicUsize::new(0),
             limits,
+            is_sweep_wanted: AtomicBool::new(false),
             trees: Mutex::default(),
             pages_left: Mutex::default(),
             search_bytes: Arc::new(AtomicUsize::new(0)),
@@ -171,6 +176,30 @@ impl OrderedState {
 
     pub fn trees(&self) -> Vec<Arc<OrderedTree>> {
         lock(&self.trees).values().cloned().collect()
+    }
+
+    /// Has maintenance look for nodes of a tree to merge ([`super::sweeps`]).
+    pub fn want_sweep(&self, tree: &OrderedTree) {
+        tree.wants_sweep.store(true, Ordering::SeqCst);
+        self.is_sweep_wanted.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_sweep_wanted(&self) -> bool {
+        self.is_sweep_wanted.load(Ordering::SeqCst)
+    }
+
+    /// A tree that wants a sweep, which it then wants no more: the first behind `last`, in turn.
+    pub fn take_tree_to_sweep(&self, last: KeyspaceId) -> Option<Arc<OrderedTree>> {
+        self.is_sweep_wanted.store(false, Ordering::SeqCst);
+        let trees = lock(&self.trees);
+        let in_turn = trees.range((Bound::Excluded(last), Bound::Unbounded)).chain(trees.range(..=last));
+        let mut wanting = in_turn.filter(|(_, tree)| tree.wants_sweep.load(Ordering::SeqCst)).map(|(_, tree)| tree);
+        let tree = wanting.next()?;
+        if wanting.next().is_some() {
+            self.is_sweep_wanted.store(true, Ordering::SeqCst);
+        }
+        tree.wants_sweep.store(false, Ordering::SeqCst);
+        Some(tree.clone())
     }
 
     /// Adds the tree of a keyspace without items: one node that covers all keys and is not on flash.
@@ -249,6 +278,7 @@ impl OrderedState {
             is_dropped: AtomicBool::new(false),
             items: AtomicU64::new(0),
             inserts: AtomicU32::new(u32::MAX),
+            wants_sweep: AtomicBool::new(false),
             is_made: AtomicBool::new(true),
             unmade: Mutex::default(),
         });

@@ -32,15 +32,18 @@ pub(super) fn store() -> (Drive, Store) {
 /// With units for these programs.
 pub(super) fn store_of(units: &[(&str, u16)]) -> (Drive, Store) {
     let (capacity, options) = options();
-    let drive = drive_in_memory(capacity, &options, Env::system());
+    let drive = with_units(drive_in_memory(capacity, &options, Env::system()), units);
+    let store = new_on(&drive, &options);
+    (drive, store)
+}
+
+fn with_units(drive: Drive, units: &[(&str, u16)]) -> Drive {
     let programs = drive.identity().programs;
     let unit = |(name, units): &(&str, u16)| {
         let program = programs.iter().find(|program| program.name == *name).unwrap().id;
         UnitCount { program, units: *units }
     };
-    let drive = drive.with_compute_units(&EngineOptions::with_units(units.iter().map(unit).collect()));
-    let store = new_on(&drive, &options);
-    (drive, store)
+    drive.with_compute_units(&EngineOptions::with_units(units.iter().map(unit).collect()))
 }
 
 /// Values of many lengths, some of which shrink.
@@ -198,6 +201,32 @@ fn the_drive_finds_patterns_on_flash_as_the_host_does() {
             assert_eq!(report.counts.kept, of_host.counts.kept, "{pattern}");
             assert!(report.commands > 0 && (pattern == "mirror" || !at_drive.is_empty()), "{pattern}: {report:?}");
         }
+    }
+}
+
+/// Several pipelines, on units, each with groups of its own, which the host merges.
+#[test]
+fn each_part_of_a_query_brings_its_groups_and_no_rows() {
+    const NUMBERS: u32 = 40_000;
+    let options = StoreOptions { sync: Sync::No, ..StoreOptions::new(512 << 20, 256 << 20) };
+    let drive = with_units(drive_in_memory(512 << 20, &options, Env::system()), &[("scan", 2)]);
+    let store = new_on(&drive, &options);
+    let sum = Aggregate { kind: AggregateKind::Sum, register: Some(0) };
+    let distinct = Aggregate { kind: AggregateKind::CountDistinct, register: Some(0) };
+    let years = query(1995, QueryOutput::Groups { keys: vec![1], aggregates: vec![sum, distinct] });
+    for papers in [handle(&store, "papers"), ordered(&store, "ordered")] {
+        let mut random = SplitMix64::new(7);
+        for number in 0..NUMBERS {
+            let mut value = random.bytes(1800);
+            value[..2].copy_from_slice(&(1990 + (number % 30) as u16).to_le_bytes());
+            papers.put(&number.to_be_bytes(), &value).unwrap();
+        }
+        let (at_drive, report) = run(&papers, &years, QuerySide::Drive).unwrap();
+        assert_eq!(at_drive, run(&papers, &years, QuerySide::Host).unwrap().0);
+        assert_eq!((at_drive.len(), report.counts.records), (25, u64::from(NUMBERS)));
+        // A number a row crosses for those that are counted once, and no more of the row.
+        let is_small = report.returned_bytes < u64::from(NUMBERS) * 24;
+        assert!(report.commands > 1 && report.flash_bytes > 32 << 20 && is_small, "{report:?}");
     }
 }
 

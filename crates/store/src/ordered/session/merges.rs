@@ -6,7 +6,8 @@
 //!                   half of it with each?      ├── taken, or on its way to flash: at a later poll, so many times
 //!                     └──────────────► wish ───┴─► split in the middle ─► a wish of each half
 //! ```
-//! Dead records of both are removed first. No operation waits for a merge. A wish that is given up is made again when the node shrinks again.
+//! Dead records of both are removed first. No operation waits for a merge. A tree with wishes that were not carried out at once is swept later, as
+//! a session may end before it gets to them ([`crate::ordered::sweeps`]).
 
 use super::context::{Context, OrderedMeans, StructureStop};
 use super::looks::{arguments, failed_at};
@@ -20,7 +21,7 @@ use crate::ordered::cache::page_meta::PageMeta;
 use crate::ordered::node_table::{NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
 use crate::ordered::tree::of_search;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_drive::programs::node::{NodeCutAt, NodeFlags, SplitHalves, encode_merge};
@@ -52,6 +53,8 @@ pub(super) struct MergeWish {
 #[derive(Default)]
 pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,
+    /// Keyspaces with wishes that were not carried out at once.
+    put_off: BTreeSet<KeyspaceId>,
 }
 
 /// A way to free a node.
@@ -108,7 +111,7 @@ impl Merges {
 
     /// Called when the page that a wish waited for was read, or not. A failed read is no error here: the next operation at the node reports it.
     pub fn page_was_read(&mut self, wish: MergeWish, end: &PageReadEnd) {
-        if matches!(end, PageReadEnd::Done | PageReadEnd::NoRoom) {
+        if !matches!(end, PageReadEnd::Failed(_)) {
             self.wishes.push_back(wish);
         }
     }
@@ -120,12 +123,20 @@ impl Merges {
         }
     }
 
+    /// The number of wishes to be tried.
+    pub fn count(&self) -> usize {
+        self.wishes.len()
+    }
+
     /// Wishes a merge for the node of a key, which has `used_bytes` bytes of live records.
     pub fn wish(&mut self, cx: &mut Context, keyspace: KeyspaceId, key: &[u8], used_bytes: usize) {
-        if used_bytes > MERGED_BYTES_MAX || self.wishes.len() >= WISHES_MAX {
+        if used_bytes > MERGED_BYTES_MAX {
             return;
         }
         let Ok(tree) = cx.tree_of(keyspace) else { return };
+        if self.wishes.len() >= WISHES_MAX {
+            return cx.state.want_sweep(&cx.trees[tree].tree);
+        }
         let wished = match plan_of(cx, tree, key, used_bytes) {
             Some(_) => Some((key.to_vec(), used_bytes)),
             None => neighbour_to_halve(cx, tree, key, used_bytes),
@@ -156,18 +167,41 @@ impl Merges {
                     let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
                     self.wish(cx, wish.keyspace, &wish.key, used_bytes);
                 }
-                Tried::NotNow if wish.tries < TRIES_MAX => self.wishes.push_back(wish),
-                // The neighbour's page is there at the next try.
-                Tried::Reads(node, home) if wish.tries < TRIES_MAX => {
-                    // No record has the empty key, which stands for the leftmost node.
-                    let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
-                    let keyspace = wish.keyspace;
-                    let read = PageRead { keyspace, node, home, key, reader: PageReader::Merge(wish) };
-                    reads.begin((cx, core), read);
-                }
-                Tried::NotNow | Tried::Reads(..) | Tried::Over => {}
+                Tried::Over => {}
+                Tried::NotNow | Tried::Reads(..) if wish.tries == TRIES_MAX => want_sweep(cx, wish.keyspace),
+                tried => self.try_later((cx, core), reads, wish, tried),
             }
         }
+    }
+
+    /// Has maintenance sweep the trees with wishes that were put off, as the session may end before it gets to them.
+    pub fn want_sweeps(&mut self, cx: &mut Context) {
+        while let Some(keyspace) = self.put_off.pop_first() {
+            want_sweep(cx, keyspace);
+        }
+    }
+
+    /// For a sweep, which gets to all its wishes: as [`Merges::want_sweeps`], without sweeps.
+    pub fn forget_put_off(&mut self) {
+        self.put_off.clear();
+    }
+
+    /// Tries a wish at a later poll, after its neighbour's page was read if that is absent.
+    fn try_later(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads, wish: MergeWish, tried: Tried) {
+        self.put_off.insert(wish.keyspace);
+        let Tried::Reads(node, home) = tried else { return self.wishes.push_back(wish) };
+        // No record has the empty key, which stands for the leftmost node.
+        let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
+        let read = PageRead { keyspace: wish.keyspace, node, home, key, reader: PageReader::Merge(wish) };
+        if let Some(PageRead { reader: PageReader::Merge(wish), .. }) = reads.begin((cx, core), read) {
+            self.wishes.push_back(wish);
+        }
+    }
+}
+
+fn want_sweep(cx: &mut Context, keyspace: KeyspaceId) {
+    if let Ok(tree) = cx.tree_of(keyspace) {
+        cx.state.want_sweep(&cx.trees[tree].tree);
     }
 }
 

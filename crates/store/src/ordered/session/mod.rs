@@ -47,6 +47,7 @@ mod in_hand;
 mod looks;
 mod merges;
 mod node_turns;
+pub mod node_walk;
 mod op_state;
 mod page_reads;
 mod poll;
@@ -289,6 +290,17 @@ impl OrderedSession {
         }
     }
 
+    /// Attempts everything that waits, with a pass of the gate.
+    fn attempt_in_pass(&mut self, core: &mut SessionCore) {
+        let pass = self.pass.take().expect("it is away during a poll alone");
+        let passing = pass.pass();
+        self.cx.may_change = passing.may_change;
+        self.attempt_all(core);
+        self.cx.may_change = false;
+        drop(passing);
+        self.pass = Some(pass);
+    }
+
     /// Takes the completion of an operation's command.
     fn complete_op(&mut self, core: &mut SessionCore, number: usize, piece: ReturnedPiece) {
         let OrderedSession { ops, waits, cx, .. } = self;
@@ -432,13 +444,8 @@ impl EngineSession for OrderedSession {
     }
 
     fn poll(&mut self, core: &mut SessionCore) {
-        let pass = self.pass.take().expect("it is away during a poll alone");
-        let passing = pass.pass();
-        self.cx.may_change = passing.may_change;
-        self.attempt_all(core);
-        self.cx.may_change = false;
-        drop(passing);
-        self.pass = Some(pass);
+        self.attempt_in_pass(core);
+        self.waits.merges.want_sweeps(&mut self.cx);
     }
 
     fn fail_waiting(&mut self, core: &mut SessionCore) {

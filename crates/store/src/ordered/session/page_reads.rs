@@ -58,18 +58,28 @@ impl PageReads {
         self.reading.iter().flatten().any(|read| read.node == node)
     }
 
-    /// Reads a page, if there is memory for it now.
-    pub fn begin(&mut self, (cx, core): OrderedMeans<'_>, read: PageRead) {
-        let Some(tree) = cx.tree_of(read.keyspace).ok().map(|tree| cx.trees[tree].tree.clone()) else { return };
-        let Some(arguments) = arguments_of_flash(&tree.nodes, read.home, NodeFlags::RAW_IN_PAGE) else { return };
+    /// The number of reads in flight.
+    pub fn count(&self) -> usize {
+        self.reading.iter().flatten().count()
+    }
+
+    /// Reads a page. Gives the read back if there is no memory for it now, or no place in the queue.
+    pub fn begin(&mut self, (cx, core): OrderedMeans<'_>, read: PageRead) -> Option<PageRead> {
+        let Some(tree) = cx.tree_of(read.keyspace).ok().map(|tree| cx.trees[tree].tree.clone()) else {
+            return Some(read);
+        };
+        let Some(arguments) = arguments_of_flash(&tree.nodes, read.home, NodeFlags::RAW_IN_PAGE) else {
+            return Some(read);
+        };
         let has_credit = cx.has_credit(core);
-        let Some((page, mut scratch)) = has_credit.then(|| cx.take_both(core)).flatten() else { return };
+        let Some((page, mut scratch)) = has_credit.then(|| cx.take_both(core)).flatten() else { return Some(read) };
         GetRequests::new(&arguments, &mut cx.parameters).push(&read.key);
         let (program, flash) = (cx.state.programs.get, tree.nodes.map().flash(read.home.slot));
         let operation =
             scratch::read_and_look(&core.queue, Purpose::Put, program, flash, &cx.parameters, &page, &mut scratch);
         let number = self.add(read) as u64;
         cx.submit(core, TAG_PAGE | number, Purpose::Put, operation, Lease::Buffers([page, scratch]));
+        None
     }
 
     /// Called when a page was read or the read failed. Returns the reader and the result.

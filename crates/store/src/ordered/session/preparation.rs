@@ -129,7 +129,8 @@ impl Preparation {
     /// Sends the requests of batches, as far as there is room.
     pub fn send(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads) {
         for read in std::mem::take(&mut self.wanted) {
-            reads.begin((cx, core), read);
+            // The next attempt asks again for what was not begun.
+            drop(reads.begin((cx, core), read));
         }
         for place in 0..self.values.len() {
             let Some(value) = &self.values[place] else { continue };

@@ -1,0 +1,76 @@
+//! The session's part in sweeps ([`crate::ordered::sweeps`]): a walk over a tree's nodes that wishes merges for those with room.
+
+use super::OrderedSession;
+use crate::ordered::node_table::NodeId;
+use crate::ordered::search::AnchorKey;
+use tapetum_base::error::Error;
+use tapetum_base::keyspace::KeyspaceId;
+use tapetum_base::session::engine_session::EngineSession;
+use tapetum_base::session::session_core::SessionCore;
+use tapetum_kernels::ordered::NODE_BYTES;
+
+/// Nodes that a step looks at.
+const NODES_PER_STEP: usize = 256;
+/// Wishes with which the walk waits.
+const WISHES_MAX: usize = 16;
+
+/// The room of sparse nodes. Of three nodes that fit in two, and of two that fit in one, one has so much.
+const SPARSE_ROOM_BYTES: usize = NODE_BYTES / 3;
+
+/// A walk over the nodes of a tree, in the order of their anchors.
+pub struct NodeWalk {
+    keyspace: KeyspaceId,
+    /// The anchor of the next node. `None`: all nodes were looked at.
+    next: Option<Box<AnchorKey>>,
+}
+
+impl NodeWalk {
+    pub fn new(keyspace: KeyspaceId) -> NodeWalk {
+        NodeWalk { keyspace, next: Some(Box::default()) }
+    }
+}
+
+impl OrderedSession {
+    /// Takes a step of a walk, and polls. The session has no other work. Returns whether the walk is over and its merges were made or given up.
+    ///
+    /// # Errors
+    /// When the keyspace was dropped, or there is no memory for a handle of its tree.
+    pub fn walk(&mut self, core: &mut SessionCore, walk: &mut NodeWalk) -> Result<bool, Error> {
+        let mut completions = std::mem::take(&mut core.completions);
+        core.queue.poll(&mut completions);
+        completions.drain(..).for_each(|returned| self.complete(core, returned));
+        // Those that came while a step waited for its own command.
+        completions.append(&mut core.completions);
+        core.completions = completions;
+        if self.waits.merges.count() < WISHES_MAX {
+            self.wish_on(walk)?;
+        }
+        self.attempt_in_pass(core);
+        self.waits.merges.forget_put_off();
+        Ok(walk.next.is_none() && !self.waits.merges.wait() && self.reads.count() == 0)
+    }
+
+    /// Wishes merges for some of the next nodes.
+    fn wish_on(&mut self, walk: &mut NodeWalk) -> Result<(), Error> {
+        let OrderedSession { waits, cx, .. } = self;
+        let Some(mut anchor) = walk.next.take() else { return Ok(()) };
+        let tree = cx.tree_of(walk.keyspace)?;
+        let mut node = cx.trees[tree].search.floor(&anchor.clone(), &mut anchor);
+        for _ in 0..NODES_PER_STEP {
+            let (node_id, table) = (NodeId(node as u32), &cx.state.cache.table);
+            if table.room_bytes_known(node_id) >= SPARSE_ROOM_BYTES {
+                let used_bytes = table.used_bytes(node_id);
+                waits.merges.wish(cx, walk.keyspace, &anchor, used_bytes);
+            }
+            match cx.trees[tree].search.next(&mut anchor) {
+                Some(next) => node = next,
+                None => return Ok(()),
+            }
+            if waits.merges.count() >= WISHES_MAX {
+                break;
+            }
+        }
+        walk.next = Some(anchor);
+        Ok(())
+    }
+}
