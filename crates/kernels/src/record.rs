@@ -212,6 +212,13 @@ impl Header {
 
     /// Reads a header; returns it with its length in bytes. `bytes` may go on behind the header.
     pub fn parse(bytes: &[u8]) -> Result<(Header, usize), RecordError> {
+        Header::parse_inline(bytes)
+    }
+
+    /// As [`Header::parse`], for whoever reads millions of them: a call writes its result field by field and copies it in larger pieces, for which
+    /// the processor has to wait each time.
+    #[inline(always)]
+    pub fn parse_inline(bytes: &[u8]) -> Result<(Header, usize), RecordError> {
         let tag = *bytes.get(4).ok_or(RecordError::Short)?;
         let stamp = bytes.get(5..11).ok_or(RecordError::Short)?;
         let mut stamp_bytes = [0u8; 8];

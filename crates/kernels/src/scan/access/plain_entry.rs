@@ -21,10 +21,10 @@ pub(super) struct PlainRecord<'a> {
 
 impl<'a> PlainRecord<'a> {
     /// The record at the front of `rest`, which is the rest of a page's stream; `None` where it goes on in the next page, or is none.
-    /// Its checksum is not looked at.
-    #[inline]
+    /// Its checksum is not looked at. Inline, for [`Header::parse_inline`]'s reason.
+    #[inline(always)]
     pub fn parse(rest: &'a [u8]) -> Option<PlainRecord<'a>> {
-        let (header, header_bytes) = Header::parse(rest).ok()?;
+        let (header, header_bytes) = Header::parse_inline(rest).ok()?;
         let (key_bytes, stored_bytes) = (header.key_bytes as usize, header.stored_bytes as usize);
         let bytes = rest.get(..header_bytes + key_bytes + stored_bytes)?;
         let (key, stored) = bytes[header_bytes..].split_at(key_bytes);

@@ -112,8 +112,9 @@ impl PieceOfSegment {
 
 pub struct SegmentAccessor {
     piece: PieceOfSegment,
-    /// Pages from `window_first` on. The last one may be incomplete.
-    window: Vec<u8>,
+    /// Pages that were taken and not passed. The last one may be incomplete.
+    kept: Vec<u8>,
+    /// The first page of those that are walked over, or kept.
     window_first: u32,
     /// The page whose records are being passed.
     page: Option<u32>,
@@ -154,12 +155,20 @@ enum Walk {
     AtEnd,
 }
 
+/// How a walk over some bytes ended.
+enum WalkEnd {
+    /// It goes on with the bytes from this place on, and more behind them.
+    Short(usize),
+    /// Nothing is left to walk over. Whether the sink wants more.
+    Over(bool),
+}
+
 impl SegmentAccessor {
     pub fn new(piece: PieceOfSegment) -> SegmentAccessor {
         let (window_first, page_entry) = (piece.first_page, piece.entry_first);
         SegmentAccessor {
             piece,
-            window: Vec::new(),
+            kept: Vec::new(),
             window_first,
             page: None,
             page_entry,
@@ -170,14 +179,14 @@ impl SegmentAccessor {
         }
     }
 
-    fn run(&self) -> PageRun<'_> {
-        PageRun { bytes: &self.window, first_page: self.window_first, page_size: self.piece.page_size }
+    fn run<'a>(&self, window: &'a [u8]) -> PageRun<'a> {
+        PageRun { bytes: window, first_page: self.window_first, page_size: self.piece.page_size }
     }
 
     /// Whether the window holds all pages up to `end`, as far as the piece has them.
-    fn has_pages(&self, end: u32) -> bool {
+    fn has_pages(&self, window: &[u8], end: u32) -> bool {
         let wanted = end.min(self.piece.pages_end).saturating_sub(self.window_first);
-        self.window.len() as u64 >= u64::from(wanted) * self.piece.page_size.bytes() as u64
+        window.len() as u64 >= u64::from(wanted) * self.piece.page_size.bytes() as u64
     }
 
     fn corrupt(&self) -> AccessError {
@@ -189,17 +198,17 @@ impl SegmentAccessor {
         self.page.is_some() && self.entry_next >= self.piece.entries_end()
     }
 
-    fn next_page(&mut self) -> Result<Walk, AccessError> {
+    fn next_page(&mut self, window: &[u8]) -> Result<Walk, AccessError> {
         let page = self.page.map_or(self.piece.first_page, |page| page + 1);
         if page >= self.piece.pages_end {
             return Ok(Walk::AtEnd);
         }
-        if !self.has_pages(page + 1) {
+        if !self.has_pages(window, page + 1) {
             return Ok(Walk::Short);
         }
         let size = self.piece.page_size;
         let at = (page - self.window_first) as usize * size.bytes();
-        let trailer = Trailer::parse(self.piece.salt, page, &self.window[at..at + size.bytes()]);
+        let trailer = Trailer::parse(self.piece.salt, page, &window[at..at + size.bytes()]);
         let trailer = trailer.map_err(|_| AccessError { page })?;
         if self.page.is_none() {
             self.entry_next = trailer.entry_first;
@@ -213,53 +222,54 @@ impl SegmentAccessor {
         Ok(Walk::Passed)
     }
 
-    fn next_record(&mut self, sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
-        let Some(record) = self.plain() else { return self.next_of_pages(sink) };
-        let record_bytes = record.bytes();
+    fn next_record(&mut self, window: &[u8], sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
+        let Some(record) = self.plain(window) else { return self.next_of_pages(window, sink) };
         let is_valid = self.piece.is_valid(self.entry_next).ok_or(self.corrupt())?;
         let mut is_wanted = true;
         if is_valid {
             if !record.is_intact(self.piece.salt, self.address_next) {
                 return Err(self.corrupt());
             }
-            is_wanted = sink.plain(&record.entry, &self.window);
+            is_wanted = sink.plain(&record.entry, window);
         }
-        Ok(self.passed(record_bytes, is_wanted))
+        Ok(self.passed(record.bytes(), is_wanted))
     }
 
     /// Passes a record behind the piece, in the page of its last one: lengths must lead to all starts of that page too. Of the last start the place
     /// alone counts, as the record may go on in a page that is not read.
-    fn next_behind(&mut self) -> Result<Walk, AccessError> {
+    fn next_behind(&mut self, window: &[u8]) -> Result<Walk, AccessError> {
         let address = self.address_next;
         if self.page != Some(self.piece.page_size.page_of(address)) {
             return Err(self.corrupt());
         }
         let record_bytes = match self.starts_left {
             1 => 0,
-            _ => self.run().header(address).map_err(|_| self.corrupt())?.header.record_bytes() as u64,
+            _ => self.run(window).header(address).map_err(|_| self.corrupt())?.header.record_bytes() as u64,
         };
         Ok(self.passed(record_bytes, true))
     }
 
     /// The next record, if it lies in one piece.
-    fn plain(&self) -> Option<PlainRecord<'_>> {
+    #[inline(always)]
+    fn plain<'a>(&self, window: &'a [u8]) -> Option<PlainRecord<'a>> {
         let size = self.piece.page_size;
         let page_at = (self.page? - self.window_first) as usize * size.bytes();
         let within = (self.address_next - self.page_address) as usize;
-        PlainRecord::parse(self.window[page_at..page_at + size.payload_bytes()].get(within..)?)
+        PlainRecord::parse(window[page_at..page_at + size.payload_bytes()].get(within..)?)
     }
 
-    fn next_of_pages(&mut self, sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
+    fn next_of_pages(&mut self, window: &[u8], sink: &mut dyn EntrySink) -> Result<Walk, AccessError> {
         let (size, address) = (self.piece.page_size, self.address_next);
         let page = size.page_of(address);
         if self.page != Some(page) {
             return Err(self.corrupt());
         }
         // A header may cross into the next page.
-        if !self.has_pages(page.saturating_add(2)) {
+        if !self.has_pages(window, page.saturating_add(2)) {
             return Ok(Walk::Short);
         }
-        let passed = self.run().header(address).map_err(|_| self.corrupt())?;
+        let run = self.run(window);
+        let passed = run.header(address).map_err(|_| self.corrupt())?;
         let record_bytes = passed.header.record_bytes() as u64;
         let is_valid = self.piece.is_valid(self.entry_next).ok_or(self.corrupt())?;
         // Zeros at a page's end may look like any header, together with the next page's bytes.
@@ -270,12 +280,12 @@ impl SegmentAccessor {
             if last_page >= self.piece.pages_end {
                 return Err(self.corrupt());
             }
-            if !self.has_pages(last_page + 1) {
+            if !self.has_pages(window, last_page + 1) {
                 return Ok(Walk::Short);
             }
-            let record = self.run().record(self.piece.salt, address).map_err(|_| self.corrupt())?;
+            let record = run.record(self.piece.salt, address).map_err(|_| self.corrupt())?;
             if is_valid {
-                is_wanted = sink.entry(&SegmentEntry { run: self.run(), record: &record });
+                is_wanted = sink.entry(&SegmentEntry { run, record: &record });
             }
         }
         Ok(self.passed(record_bytes, is_wanted))
@@ -288,17 +298,70 @@ impl SegmentAccessor {
         if is_wanted { Walk::Passed } else { Walk::Enough }
     }
 
-    /// Frees the pages that were passed.
-    fn trim(&mut self) {
+    /// Walks over records of a window until it needs more bytes, or is over. It keeps none of the window's.
+    fn walk(&mut self, window: &[u8], sink: &mut dyn EntrySink) -> Result<WalkEnd, AccessError> {
+        loop {
+            let walk = match self.starts_left {
+                0 if self.has_passed_all() => Walk::AtEnd,
+                0 => self.next_page(window)?,
+                _ if self.has_passed_all() => self.next_behind(window)?,
+                _ => self.next_record(window, sink)?,
+            };
+            let is_short = match walk {
+                Walk::Passed => continue,
+                Walk::Short => true,
+                // Bytes behind the last record are ignored.
+                Walk::AtEnd => false,
+                Walk::Enough => {
+                    sink.leave(window);
+                    return Ok(WalkEnd::Over(false));
+                }
+            };
+            let is_wanted = sink.leave(window);
+            return Ok(if is_short && is_wanted {
+                WalkEnd::Short(self.pass_pages(window))
+            } else {
+                WalkEnd::Over(is_wanted)
+            });
+        }
+    }
+
+    /// Passes the window's pages before the one that is being walked over. Returns their bytes.
+    fn pass_pages(&mut self, window: &[u8]) -> usize {
         let next = match self.page {
             Some(page) if self.starts_left > 0 => self.piece.page_size.page_of(self.address_next).min(page),
             Some(page) => page + 1,
-            None => return,
+            None => return 0,
         };
-        let passed = next.saturating_sub(self.window_first) as usize * self.piece.page_size.bytes();
-        let passed = passed.min(self.window.len() / self.piece.page_size.bytes() * self.piece.page_size.bytes());
-        self.window.drain(..passed);
-        self.window_first += (passed / self.piece.page_size.bytes()) as u32;
+        let page_bytes = self.piece.page_size.bytes();
+        let passed = (next.saturating_sub(self.window_first) as usize).min(window.len() / page_bytes);
+        self.window_first += passed as u32;
+        passed * page_bytes
+    }
+
+    /// Walks over the kept pages, with as many of the new ones as it takes to pass those. `Short`: the walk goes on at this place of the new bytes,
+    /// where a page begins.
+    fn walk_over_kept(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<WalkEnd, AccessError> {
+        let page_bytes = self.piece.page_size.bytes();
+        let (mut window, mut taken) = (std::mem::take(&mut self.kept), 0);
+        while taken < bytes.len() {
+            let more = (page_bytes - window.len() % page_bytes).min(bytes.len() - taken);
+            window.extend_from_slice(&bytes[taken..taken + more]);
+            taken += more;
+            let passed = match self.walk(&window, sink)? {
+                WalkEnd::Short(passed) => passed,
+                over @ WalkEnd::Over(_) => return Ok(over),
+            };
+            let left = window.len() - passed;
+            if left <= taken {
+                window.clear();
+                self.kept = window;
+                return Ok(WalkEnd::Short(taken - left));
+            }
+            window.drain(..passed);
+        }
+        self.kept = window;
+        Ok(WalkEnd::Over(true))
     }
 }
 
@@ -323,32 +386,19 @@ impl EntryAccessor for SegmentAccessor {
         (place.page < self.piece.pages_end).then(|| place.encode())
     }
 
-    fn take(&mut self, bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
-        self.window.extend_from_slice(bytes);
-        loop {
-            let walk = match self.starts_left {
-                0 if self.has_passed_all() => Walk::AtEnd,
-                0 => self.next_page()?,
-                _ if self.has_passed_all() => self.next_behind()?,
-                _ => self.next_record(sink)?,
-            };
-            match walk {
-                Walk::Passed => {}
-                Walk::Enough => {
-                    sink.leave(&self.window);
-                    return Ok(false);
-                }
-                // Bytes behind the last record are ignored.
-                Walk::AtEnd => {
-                    let is_wanted = sink.leave(&self.window);
-                    self.window.clear();
-                    return Ok(is_wanted);
-                }
-                Walk::Short => {
-                    let is_wanted = sink.leave(&self.window);
-                    self.trim();
-                    return Ok(is_wanted);
-                }
+    /// Records are shown where they lie in `bytes`. The last pages are kept if their records go on behind them.
+    fn take(&mut self, mut bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
+        if !self.kept.is_empty() {
+            match self.walk_over_kept(bytes, sink)? {
+                WalkEnd::Short(passed) => bytes = &bytes[passed..],
+                WalkEnd::Over(is_wanted) => return Ok(is_wanted),
+            }
+        }
+        match self.walk(bytes, sink)? {
+            WalkEnd::Over(is_wanted) => Ok(is_wanted),
+            WalkEnd::Short(passed) => {
+                self.kept.extend_from_slice(&bytes[passed..]);
+                Ok(true)
             }
         }
     }
