@@ -252,13 +252,14 @@ pub fn keep_full(
     Ok(pipes.iter().map(|pipe| pipe.longest).max().unwrap_or_default())
 }
 
-/// Waits until flush and collector are idle. Returns the time of the last write seen.
+/// Waits until flush and collector are idle, and no sparse nodes are left to be merged. Returns the time of the last write seen.
 pub fn settle(store: &Store) -> Result<Instant, Failure> {
     const REST: Duration = Duration::from_millis(300);
     let begun = Instant::now();
     let written = |stats: Stats| (stats.flash_write_bytes, stats.partitions_rebuilt, stats.flushes, stats.collections);
     let (mut last, mut since) = (store.stats(), begun);
-    while since.elapsed() < REST || last.buffers_sealed > 0 || last.partitions_rebuilding > 0 {
+    let is_busy = |stats: &Stats| stats.buffers_sealed + stats.partitions_rebuilding + stats.node_sweeps > 0;
+    while since.elapsed() < REST || is_busy(&last) {
         if begun.elapsed() > Duration::from_secs(300) {
             return Err("the store still writes, five minutes after the load ended".into());
         }

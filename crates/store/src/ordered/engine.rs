@@ -441,6 +441,8 @@ impl Engine for OrderedEngine {
         stats.items += state.trees().iter().map(|tree| tree.items()).sum::<u64>();
         stats.index_bytes += state.index_bytes();
         stats.memory_used_bytes += state.index_bytes();
+        stats.nodes += u64::from(state.cache.table.count());
+        stats.node_sweeps += state.sweeps();
         let CacheCounts { pages, dirty, hits, misses } = state.cache.counts();
         stats.node_cache_bytes += pages * PAGE_BYTES;
         stats.node_cache_dirty_bytes += dirty * PAGE_BYTES;

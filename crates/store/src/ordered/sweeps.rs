@@ -10,17 +10,18 @@
 use super::engine::OrderedEngine;
 use super::session::OrderedSession;
 use super::session::node_walk::NodeWalk;
-use super::tree::OrderedTree;
+use super::tree::{OrderedState, OrderedTree};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::{EngineSession, EngineSlot};
 use tapetum_base::session::session_core::SessionCore;
 
 /// Microseconds from the wish for a sweep until it begins. Sessions make most merges themselves meanwhile.
 const DELAY_US: u64 = 1_000_000;
-/// The time between two sweeps, in times of the last one.
+/// The time between two sweeps, in times of the last one, if that found little.
 const PAUSE_TIMES: u64 = 20;
-const COMMANDS_MAX: u32 = 32;
+const COMMANDS_MAX: u32 = 64;
 
 pub struct Sweeps {
     sweep: Option<Box<Sweep>>,
@@ -35,6 +36,7 @@ struct Sweep {
     // First: the drive works on nothing of the session after its queue pair has gone.
     core: SessionCore,
     session: OrderedSession,
+    state: Arc<OrderedState>,
     walk: NodeWalk,
     began_us: u64,
 }
@@ -44,8 +46,9 @@ impl Sweep {
         let base = &engine.base;
         let state = engine.shared()?.state.clone();
         let core = SessionCore::new(base.clone(), base.drive.queue_pair(COMMANDS_MAX).ok()?);
-        let session = OrderedSession::new(state, engine.clone(), engine.batches.clone(), EngineSlot::of(0));
-        Some(Box::new(Sweep { core, session, walk: NodeWalk::new(tree.keyspace), began_us }))
+        state.is_sweeping.store(true, Ordering::SeqCst);
+        let session = OrderedSession::new(state.clone(), engine.clone(), engine.batches.clone(), EngineSlot::of(0));
+        Some(Box::new(Sweep { core, session, state, walk: NodeWalk::new(tree.keyspace), began_us }))
     }
 
     /// Returns whether the sweep is over. That of a dropped keyspace is.
@@ -58,6 +61,7 @@ impl Drop for Sweep {
     fn drop(&mut self) {
         self.core.base.log.unregister(&self.core.notifier);
         self.session.leave(&mut self.core);
+        self.state.is_sweeping.store(false, Ordering::SeqCst);
     }
 }
 
@@ -73,7 +77,8 @@ impl Sweeps {
             return;
         };
         if sweep.step() {
-            self.pause_us = (now_us - sweep.began_us) * PAUSE_TIMES;
+            let took_us = now_us - sweep.began_us;
+            self.pause_us = if sweep.walk.found_much() { 0 } else { took_us * PAUSE_TIMES };
             self.sweep = None;
         }
     }

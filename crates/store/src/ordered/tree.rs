@@ -141,6 +141,8 @@ pub struct OrderedState {
     pub frozen_copies: AtomicUsize,
     pub limits: OrderedLimits,
     is_sweep_wanted: AtomicBool,
+    /// A sweep is in progress.
+    pub is_sweeping: AtomicBool,
     trees: Mutex<BTreeMap<KeyspaceId, Arc<OrderedTree>>>,
     /// Nodes of dropped keyspaces whose pages somebody has or whose images are in flight.
     pages_left: Mutex<BTreeMap<KeyspaceId, BTreeSet<NodeId>>>,
@@ -164,6 +166,7 @@ impl OrderedState {
             frozen_copies: AtomicUsize::new(0),
             limits,
             is_sweep_wanted: AtomicBool::new(false),
+            is_sweeping: AtomicBool::new(false),
             trees: Mutex::default(),
             pages_left: Mutex::default(),
             search_bytes: Arc::new(AtomicUsize::new(0)),
@@ -186,6 +189,12 @@ impl OrderedState {
 
     pub fn is_sweep_wanted(&self) -> bool {
         self.is_sweep_wanted.load(Ordering::SeqCst)
+    }
+
+    /// The number of sweeps that are wanted or in progress.
+    pub fn sweeps(&self) -> u64 {
+        let wanted = lock(&self.trees).values().filter(|tree| tree.wants_sweep.load(Ordering::SeqCst)).count();
+        wanted as u64 + u64::from(self.is_sweeping.load(Ordering::SeqCst))
     }
 
     /// A tree that wants a sweep, which it then wants no more: the first behind `last`, in turn.

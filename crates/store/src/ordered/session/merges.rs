@@ -55,6 +55,7 @@ pub(super) struct Merges {
     wishes: VecDeque<MergeWish>,
     /// Keyspaces with wishes that were not carried out at once.
     put_off: BTreeSet<KeyspaceId>,
+    made: u64,
 }
 
 /// A way to free a node.
@@ -154,7 +155,10 @@ impl Merges {
             wish.tries += 1;
             // The next operation at the node reports the error.
             match try_merge((cx, core), &wish).unwrap_or(Tried::Over) {
-                Tried::Merged(used_bytes) => self.wish(cx, wish.keyspace, &wish.key, used_bytes),
+                Tried::Merged(used_bytes) => {
+                    self.made += 1;
+                    self.wish(cx, wish.keyspace, &wish.key, used_bytes);
+                }
                 Tried::Halved(anchors) => {
                     for anchor in anchors {
                         let half = MergeWish { key: anchor.to_vec(), ..wish };
@@ -184,6 +188,11 @@ impl Merges {
     /// For a sweep, which gets to all its wishes: as [`Merges::want_sweeps`], without sweeps.
     pub fn forget_put_off(&mut self) {
         self.put_off.clear();
+    }
+
+    /// The number of merges since this was last asked.
+    pub fn take_made(&mut self) -> u64 {
+        std::mem::take(&mut self.made)
     }
 
     /// Tries a wish at a later poll, after its neighbour's page was read if that is absent.

@@ -12,21 +12,32 @@ use tapetum_kernels::ordered::NODE_BYTES;
 /// Nodes that a step looks at.
 const NODES_PER_STEP: usize = 256;
 /// Wishes with which the walk waits.
-const WISHES_MAX: usize = 16;
+const WISHES_MAX: usize = 64;
 
 /// The room of sparse nodes. Of three nodes that fit in two, and of two that fit in one, one has so much.
 const SPARSE_ROOM_BYTES: usize = NODE_BYTES / 3;
+
+/// A walk that looks at more nodes for one merge finds little.
+const NODES_PER_MERGE: u64 = 64;
 
 /// A walk over the nodes of a tree, in the order of their anchors.
 pub struct NodeWalk {
     keyspace: KeyspaceId,
     /// The anchor of the next node. `None`: all nodes were looked at.
     next: Option<Box<AnchorKey>>,
+    /// Nodes that were looked at, and nodes that were merged into others.
+    looked: u64,
+    merged: u64,
 }
 
 impl NodeWalk {
     pub fn new(keyspace: KeyspaceId) -> NodeWalk {
-        NodeWalk { keyspace, next: Some(Box::default()) }
+        NodeWalk { keyspace, next: Some(Box::default()), looked: 0, merged: 0 }
+    }
+
+    /// Whether it was worth its time.
+    pub fn found_much(&self) -> bool {
+        self.merged * NODES_PER_MERGE >= self.looked.max(1)
     }
 }
 
@@ -47,6 +58,7 @@ impl OrderedSession {
         }
         self.attempt_in_pass(core);
         self.waits.merges.forget_put_off();
+        walk.merged += self.waits.merges.take_made();
         Ok(walk.next.is_none() && !self.waits.merges.wait() && self.reads.count() == 0)
     }
 
@@ -57,6 +69,7 @@ impl OrderedSession {
         let tree = cx.tree_of(walk.keyspace)?;
         let mut node = cx.trees[tree].search.floor(&anchor.clone(), &mut anchor);
         for _ in 0..NODES_PER_STEP {
+            walk.looked += 1;
             let (node_id, table) = (NodeId(node as u32), &cx.state.cache.table);
             if table.room_bytes_known(node_id) >= SPARSE_ROOM_BYTES {
                 let used_bytes = table.used_bytes(node_id);
