@@ -52,7 +52,7 @@ pub struct Stats {
     pub tier_evictions: u64,
     /// Data nodes of ordered keyspaces.
     pub nodes: u64,
-    /// Ordered keyspaces whose sparse nodes are to be merged, or are.
+    /// Walks over ordered keyspaces to merge their sparse nodes: those wanted, and the one in progress.
     pub node_sweeps: u64,
     /// Cached nodes of ordered keyspaces, a part of the pools allocated when the store was opened; 0 while there is no such keyspace.
     pub node_cache_bytes: u64,
@@ -168,7 +168,7 @@ store_figures!(
     get_from_tier: true, "Gets answered from the DRAM tier",
     tier_evictions: true, "Items that left the DRAM tier for others",
     nodes: false, "Data nodes of ordered keyspaces, 4 KiB each",
-    node_sweeps: false, "Ordered keyspaces whose sparse nodes are to be merged, or are",
+    node_sweeps: false, "Walks over ordered keyspaces to merge their sparse nodes: those wanted, and the one in progress",
     node_cache_bytes: false, "Cached nodes of ordered keyspaces",
     node_cache_dirty_bytes: false, "Of node_cache_bytes, nodes that are not on flash as they are",
     node_cache_hits: true, "Looks at nodes of ordered keyspaces that were cached",

@@ -261,7 +261,7 @@ pub fn settle(store: &Store) -> Result<Instant, Failure> {
     let is_busy = |stats: &Stats| stats.buffers_sealed + stats.partitions_rebuilding + stats.node_sweeps > 0;
     while since.elapsed() < REST || is_busy(&last) {
         if begun.elapsed() > Duration::from_secs(300) {
-            return Err("the store still writes, five minutes after the load ended".into());
+            return Err("the store still writes, or merges nodes, five minutes after the load ended".into());
         }
         std::thread::sleep(Duration::from_millis(10));
         let now = store.stats();

@@ -3,7 +3,8 @@
 //! ```text
 //! a wish not carried out at once ─► the tree wants a sweep ── some time later ──► walk over its nodes ─► wishes ─► merges
 //! ```
-//! A session that ends, or that nobody polls, leaves its wishes behind, and each session has a limit of them.
+//! A session that ends, or that nobody polls, leaves its wishes behind, and each session has a limit of them. What nodes use is known of those that
+//! were changed since the store was opened: a sweep passes the others, and what was wanted before that is forgotten.
 //!
 //! Threads: the maintenance thread.
 
@@ -19,15 +20,17 @@ use tapetum_base::session::session_core::SessionCore;
 
 /// Microseconds from the wish for a sweep until it begins. Sessions make most merges themselves meanwhile.
 const DELAY_US: u64 = 1_000_000;
-/// The time between two sweeps, in times of the last one, if that found little.
+/// The time without sweeps after one that found little, in times of that one, and at most.
 const PAUSE_TIMES: u64 = 20;
-const COMMANDS_MAX: u32 = 64;
+const PAUSE_US_MAX: u64 = 60_000_000;
+const QUEUE_DEPTH: u32 = 64;
 
 pub struct Sweeps {
     sweep: Option<Box<Sweep>>,
-    /// When the next sweep may begin, if one is wanted.
-    from_us: Option<u64>,
-    pause_us: u64,
+    /// Since when a sweep has been wanted.
+    wanted_us: Option<u64>,
+    /// No sweep begins before.
+    rests_until_us: u64,
     /// The keyspace that was swept last.
     last: KeyspaceId,
 }
@@ -45,15 +48,11 @@ impl Sweep {
     fn begin(engine: &Arc<OrderedEngine>, tree: &OrderedTree, began_us: u64) -> Option<Box<Sweep>> {
         let base = &engine.base;
         let state = engine.shared()?.state.clone();
-        let core = SessionCore::new(base.clone(), base.drive.queue_pair(COMMANDS_MAX).ok()?);
-        state.is_sweeping.store(true, Ordering::SeqCst);
-        let session = OrderedSession::new(state.clone(), engine.clone(), engine.batches.clone(), EngineSlot::of(0));
+        let core = SessionCore::new(base.clone(), base.drive.queue_pair(QUEUE_DEPTH).ok()?);
+        // Any slot will do: it is the only part of its session.
+        let slot = EngineSlot::HASHED;
+        let session = OrderedSession::new(state.clone(), engine.clone(), engine.batches.clone(), slot);
         Some(Box::new(Sweep { core, session, state, walk: NodeWalk::new(tree.keyspace), began_us }))
-    }
-
-    /// Returns whether the sweep is over. That of a dropped keyspace is.
-    fn step(&mut self) -> bool {
-        self.session.walk(&mut self.core, &mut self.walk).unwrap_or(true)
     }
 }
 
@@ -67,7 +66,7 @@ impl Drop for Sweep {
 
 impl Sweeps {
     pub fn new() -> Sweeps {
-        Sweeps { sweep: None, from_us: None, pause_us: 0, last: KeyspaceId(0) }
+        Sweeps { sweep: None, wanted_us: None, rests_until_us: 0, last: KeyspaceId(0) }
     }
 
     /// Begins a sweep that is due, and takes a step of the one in progress.
@@ -76,9 +75,9 @@ impl Sweeps {
             self.sweep = self.next(engine, now_us);
             return;
         };
-        if sweep.step() {
-            let took_us = now_us - sweep.began_us;
-            self.pause_us = if sweep.walk.found_much() { 0 } else { took_us * PAUSE_TIMES };
+        if sweep.session.walk(&mut sweep.core, &mut sweep.walk) {
+            let pause_us = ((now_us - sweep.began_us) * PAUSE_TIMES).min(PAUSE_US_MAX);
+            self.rests_until_us = if sweep.walk.found_much() { now_us } else { now_us + pause_us };
             self.sweep = None;
         }
     }
@@ -88,15 +87,17 @@ impl Sweeps {
         if !state.is_sweep_wanted() {
             return None;
         }
-        if now_us < *self.from_us.get_or_insert(now_us + DELAY_US + self.pause_us) {
+        let wanted_us = *self.wanted_us.get_or_insert(now_us);
+        if now_us < (wanted_us + DELAY_US).max(self.rests_until_us) {
             return None;
         }
-        self.from_us = None;
+        self.wanted_us = None;
         let tree = state.take_tree_to_sweep(self.last)?;
         self.last = tree.keyspace;
         let sweep = Sweep::begin(engine, &tree, now_us);
         if sweep.is_none() {
             state.want_sweep(&tree);
+            state.is_sweeping.store(false, Ordering::SeqCst);
         }
         sweep
     }
@@ -187,7 +188,6 @@ mod tests {
         let before = nodes(&bench);
         drop(std::mem::replace(&mut bench.session, bench.store.session().unwrap()));
         settle(&mut bench);
-        eprintln!("{full} {before} {}", nodes(&bench));
         assert!(nodes(&bench) * 24 <= left.len() as u32 * 10, "{} nodes of {before}, which were {full}", nodes(&bench));
         for key in left {
             assert_eq!(bench.get(orders, key).as_deref(), Some(&VALUE[..]));

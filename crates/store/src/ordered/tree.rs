@@ -197,13 +197,18 @@ impl OrderedState {
         wanted as u64 + u64::from(self.is_sweeping.load(Ordering::SeqCst))
     }
 
-    /// A tree that wants a sweep, which it then wants no more: the first behind `last`, in turn.
+    /// A tree that wants a sweep, which then is in progress: the first behind `last`, in turn.
     pub fn take_tree_to_sweep(&self, last: KeyspaceId) -> Option<Arc<OrderedTree>> {
         self.is_sweep_wanted.store(false, Ordering::SeqCst);
+        // Before the tree's own mark goes: nobody sees neither.
+        self.is_sweeping.store(true, Ordering::SeqCst);
         let trees = lock(&self.trees);
         let in_turn = trees.range((Bound::Excluded(last), Bound::Unbounded)).chain(trees.range(..=last));
         let mut wanting = in_turn.filter(|(_, tree)| tree.wants_sweep.load(Ordering::SeqCst)).map(|(_, tree)| tree);
-        let tree = wanting.next()?;
+        let Some(tree) = wanting.next() else {
+            self.is_sweeping.store(false, Ordering::SeqCst);
+            return None;
+        };
         if wanting.next().is_some() {
             self.is_sweep_wanted.store(true, Ordering::SeqCst);
         }

@@ -326,7 +326,7 @@ impl SegmentAccessor {
         }
     }
 
-    /// Passes the window's pages before the one that is being walked over. Returns their bytes.
+    /// Passes the window's pages that no record to come starts in. Returns their bytes.
     fn pass_pages(&mut self, window: &[u8]) -> usize {
         let next = match self.page {
             Some(page) if self.starts_left > 0 => self.piece.page_size.page_of(self.address_next).min(page),
@@ -386,7 +386,7 @@ impl EntryAccessor for SegmentAccessor {
         (place.page < self.piece.pages_end).then(|| place.encode())
     }
 
-    /// Records are shown where they lie in `bytes`. The last pages are kept if their records go on behind them.
+    /// Records are shown where they lie in `bytes`, but for those of the last pages, which are kept if their records go on behind them.
     fn take(&mut self, mut bytes: &[u8], sink: &mut dyn EntrySink) -> Result<bool, AccessError> {
         if !self.kept.is_empty() {
             match self.walk_over_kept(bytes, sink)? {

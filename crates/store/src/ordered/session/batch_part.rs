@@ -238,6 +238,7 @@ impl<'a> OrderedBatch<'a> {
         match try_split((cx, core), tree.keyspace, TakenPage { node, page }, NodeCutAt::Key(separator), |_| true) {
             Ok(Split::Done) => Ok(writes.start),
             Ok(Split::Stopped) => Err(BatchStop::Busy),
+            Ok(Split::NotWanted) => unreachable!("any halves are wanted"),
             Ok(Split::NotNow) if !cx.state.may_grow() => Err(BatchStop::Refused(Error::FullIndex)),
             Ok(Split::NotNow) if is_full => Err(BatchStop::Refused(Error::FullFlash)),
             Ok(Split::NotNow) => Err(self.without_memory()),

@@ -6,8 +6,8 @@
 //!                   half of it with each?      ├── taken, or on its way to flash: at a later poll, so many times
 //!                     └──────────────► wish ───┴─► split in the middle ─► a wish of each half
 //! ```
-//! Dead records of both are removed first. No operation waits for a merge. A tree with wishes that were not carried out at once is swept later, as
-//! a session may end before it gets to them ([`crate::ordered::sweeps`]).
+//! Dead records of both are removed first. No operation waits for a merge. A tree with wishes that were not carried out in the poll that made them
+//! is swept later, as a session may end before it gets to them ([`crate::ordered::sweeps`]).
 
 use super::context::{Context, OrderedMeans, StructureStop};
 use super::looks::{arguments, failed_at};
@@ -18,7 +18,7 @@ use super::scratch::{self, PageStage};
 use super::splits::{Split, try_split};
 use crate::ordered::cache::PageLook;
 use crate::ordered::cache::page_meta::PageMeta;
-use crate::ordered::node_table::{NodeHome, NodeId};
+use crate::ordered::node_table::{HomedNode, NodeHome, NodeId};
 use crate::ordered::search::{AnchorChange, AnchorKey};
 use crate::ordered::tree::of_search;
 use std::collections::{BTreeSet, VecDeque};
@@ -37,7 +37,7 @@ const COMMON_BYTES: usize = HEAD_BYTES + BLOCK_BYTES;
 pub(super) const ALL_DEAD: usize = 0;
 /// The most wishes of a session: one for each operation that it may have in flight.
 const WISHES_MAX: usize = 1024;
-const WISHES_PER_POLL: usize = 64;
+const TRIES_PER_POLL: usize = 64;
 /// Attempts until a wish is given up. During some of them pages are in flight to flash.
 const TRIES_MAX: u32 = 1000;
 
@@ -50,12 +50,20 @@ pub(super) struct MergeWish {
     tries: u32,
 }
 
-#[derive(Default)]
 pub(super) struct Merges {
+    /// Without those whose neighbours' pages are being read.
     wishes: VecDeque<MergeWish>,
-    /// Keyspaces with wishes that were not carried out at once.
+    /// How many of them a poll tries.
+    tries_per_poll: usize,
+    /// Keyspaces with wishes that were not carried out in the poll that made them, or were given up.
     put_off: BTreeSet<KeyspaceId>,
     made: u64,
+}
+
+impl Default for Merges {
+    fn default() -> Merges {
+        Merges { wishes: VecDeque::new(), tries_per_poll: TRIES_PER_POLL, put_off: BTreeSet::new(), made: 0 }
+    }
 }
 
 /// A way to free a node.
@@ -124,9 +132,14 @@ impl Merges {
         }
     }
 
-    /// The number of wishes to be tried.
+    /// The number of wishes to be tried, without those that wait for a page.
     pub fn count(&self) -> usize {
         self.wishes.len()
+    }
+
+    /// From now on, tries at most so many in a poll.
+    pub fn try_at_most(&mut self, tries: usize) {
+        self.tries_per_poll = tries;
     }
 
     /// Wishes a merge for the node of a key, which has `used_bytes` bytes of live records.
@@ -136,7 +149,8 @@ impl Merges {
         }
         let Ok(tree) = cx.tree_of(keyspace) else { return };
         if self.wishes.len() >= WISHES_MAX {
-            return cx.state.want_sweep(&cx.trees[tree].tree);
+            self.put_off.insert(keyspace);
+            return;
         }
         let wished = match plan_of(cx, tree, key, used_bytes) {
             Some(_) => Some((key.to_vec(), used_bytes)),
@@ -147,10 +161,9 @@ impl Merges {
 
     /// Tries the wishes, and reads neighbours' pages for them.
     pub fn attempt(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads) {
-        if !cx.may_change {
-            return;
-        }
-        for _ in 0..self.wishes.len().min(WISHES_PER_POLL) {
+        let tries = if cx.may_change { self.wishes.len().min(self.tries_per_poll) } else { 0 };
+        self.put_off.extend(self.wishes.iter().skip(tries).map(|wish| wish.keyspace));
+        for _ in 0..tries {
             let Some(mut wish) = self.wishes.pop_front() else { return };
             wish.tries += 1;
             // The next operation at the node reports the error.
@@ -172,8 +185,8 @@ impl Merges {
                     self.wish(cx, wish.keyspace, &wish.key, used_bytes);
                 }
                 Tried::Over => {}
-                Tried::NotNow | Tried::Reads(..) if wish.tries == TRIES_MAX => want_sweep(cx, wish.keyspace),
-                tried => self.try_later((cx, core), reads, wish, tried),
+                Tried::NotNow => self.put_off(wish),
+                Tried::Reads(node, home) => self.read((cx, core), reads, wish, HomedNode { node, home }),
             }
         }
     }
@@ -181,7 +194,9 @@ impl Merges {
     /// Has maintenance sweep the trees with wishes that were put off, as the session may end before it gets to them.
     pub fn want_sweeps(&mut self, cx: &mut Context) {
         while let Some(keyspace) = self.put_off.pop_first() {
-            want_sweep(cx, keyspace);
+            if let Ok(tree) = cx.tree_of(keyspace) {
+                cx.state.want_sweep(&cx.trees[tree].tree);
+            }
         }
     }
 
@@ -195,22 +210,34 @@ impl Merges {
         std::mem::take(&mut self.made)
     }
 
-    /// Tries a wish at a later poll, after its neighbour's page was read if that is absent.
-    fn try_later(&mut self, (cx, core): OrderedMeans<'_>, reads: &mut PageReads, wish: MergeWish, tried: Tried) {
+    /// Tries a wish at a later poll, unless it was tried too often.
+    fn put_off(&mut self, wish: MergeWish) {
         self.put_off.insert(wish.keyspace);
-        let Tried::Reads(node, home) = tried else { return self.wishes.push_back(wish) };
+        if wish.tries < TRIES_MAX {
+            self.wishes.push_back(wish);
+        }
+    }
+
+    /// Reads a page that a wish waits for, if the cache has a place for it.
+    fn read(
+        &mut self,
+        (cx, core): OrderedMeans<'_>,
+        reads: &mut PageReads,
+        wish: MergeWish,
+        HomedNode { node, home }: HomedNode,
+    ) {
+        let may_install = cx.state.cache.may_install(node, home);
+        cx.again.wants_room |= !may_install;
+        if !may_install || reads.has(node) || wish.tries >= TRIES_MAX {
+            return self.put_off(wish);
+        }
+        self.put_off.insert(wish.keyspace);
         // No record has the empty key, which stands for the leftmost node.
         let key = if wish.key.is_empty() { vec![0] } else { wish.key.clone() };
         let read = PageRead { keyspace: wish.keyspace, node, home, key, reader: PageReader::Merge(wish) };
         if let Some(PageRead { reader: PageReader::Merge(wish), .. }) = reads.begin((cx, core), read) {
-            self.wishes.push_back(wish);
+            self.put_off(wish);
         }
-    }
-}
-
-fn want_sweep(cx: &mut Context, keyspace: KeyspaceId) {
-    if let Ok(tree) = cx.tree_of(keyspace) {
-        cx.state.want_sweep(&cx.trees[tree].tree);
     }
 }
 
@@ -225,7 +252,9 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     let state = cx.state.clone();
     let Some(_held) = state.write_back.hold_open() else { return Ok(Tried::Over) };
     let tree = cx.tree_of(wish.keyspace)?;
-    let pair = match plan_of(cx, tree, &wish.key, wish.used_bytes) {
+    // Another wish may have merged the node meanwhile.
+    let used_bytes = if wish.used_bytes == ALL_DEAD { ALL_DEAD } else { used_bytes(cx, wish)? };
+    let pair = match plan_of(cx, tree, &wish.key, used_bytes) {
         Some(Plan::Merge(pair)) => pair,
         Some(Plan::Halve { node, left_bytes, right_bytes }) => {
             // Each half is merged with its neighbour, which is the fuller one: the other is the other half.
@@ -263,6 +292,7 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     }
     let [of_left, of_right] = purged;
     let made = if is_lost { None } else { Some(merge_into((cx, core), [&mut left.page, &mut right.page])) };
+    let is_short = matches!(made, Some(Err(StructureStop::NoMemory)));
     let (used_bytes, merged) = match made {
         Some(Ok((used_bytes, merged))) => (Some(used_bytes), Some(merged)),
         Some(Err(StructureStop::Stopped)) => return Ok(Tried::Over),
@@ -280,7 +310,7 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
                 state.cache.give_back(node, page, |meta| purged.tell(meta));
                 state.list(&keyspace_tree, node);
             }
-            return removed.map(|_| Tried::Over);
+            return removed.map(|_| if is_short { Tried::NotNow } else { Tried::Over });
         }
     };
     let mut meta_of_right = state.cache.discard(right.node, right.page);
@@ -319,7 +349,8 @@ fn try_halve(
             let is_there = cx.trees[tree].search.next(&mut upper).is_some();
             Ok(if is_there { Tried::Halved([lower, upper]) } else { Tried::Over })
         }
-        Split::NotNow | Split::Stopped => Ok(Tried::Over),
+        Split::NotNow => Ok(Tried::NotNow),
+        Split::NotWanted | Split::Stopped => Ok(Tried::Over),
     }
 }
 

@@ -1,9 +1,8 @@
-//! The session's part in sweeps ([`crate::ordered::sweeps`]): a walk over a tree's nodes that wishes merges for those with room.
+//! The session's part in sweeps ([`crate::ordered::sweeps`]): a walk over a tree's nodes that wishes merges for those that are known to have room.
 
 use super::OrderedSession;
 use crate::ordered::node_table::NodeId;
 use crate::ordered::search::AnchorKey;
-use tapetum_base::error::Error;
 use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::session::engine_session::EngineSession;
 use tapetum_base::session::session_core::SessionCore;
@@ -11,8 +10,10 @@ use tapetum_kernels::ordered::NODE_BYTES;
 
 /// Nodes that a step looks at.
 const NODES_PER_STEP: usize = 256;
-/// Wishes with which the walk waits.
+/// With so many wishes, those included whose pages are being read, the walk waits.
 const WISHES_MAX: usize = 64;
+/// Merges that a step tries, so that others of the thread's tasks are not kept waiting.
+const TRIES_PER_STEP: usize = 8;
 
 /// The room of sparse nodes. Of three nodes that fit in two, and of two that fit in one, one has so much.
 const SPARSE_ROOM_BYTES: usize = NODE_BYTES / 3;
@@ -43,30 +44,32 @@ impl NodeWalk {
 
 impl OrderedSession {
     /// Takes a step of a walk, and polls. The session has no other work. Returns whether the walk is over and its merges were made or given up.
-    ///
-    /// # Errors
-    /// When the keyspace was dropped, or there is no memory for a handle of its tree.
-    pub fn walk(&mut self, core: &mut SessionCore, walk: &mut NodeWalk) -> Result<bool, Error> {
+    /// A walk over a dropped keyspace is.
+    pub fn walk(&mut self, core: &mut SessionCore, walk: &mut NodeWalk) -> bool {
         let mut completions = std::mem::take(&mut core.completions);
         core.queue.poll(&mut completions);
         completions.drain(..).for_each(|returned| self.complete(core, returned));
-        // Those that came while a step waited for its own command.
+        // The vector is used again.
         completions.append(&mut core.completions);
         core.completions = completions;
-        if self.waits.merges.count() < WISHES_MAX {
-            self.wish_on(walk)?;
-        }
+        self.wish_on(walk);
+        self.waits.merges.try_at_most(TRIES_PER_STEP);
         self.attempt_in_pass(core);
         self.waits.merges.forget_put_off();
         walk.merged += self.waits.merges.take_made();
-        Ok(walk.next.is_none() && !self.waits.merges.wait() && self.reads.count() == 0)
+        walk.next.is_none() && !self.waits.merges.wait() && self.reads.count() == 0
     }
 
     /// Wishes merges for some of the next nodes.
-    fn wish_on(&mut self, walk: &mut NodeWalk) -> Result<(), Error> {
-        let OrderedSession { waits, cx, .. } = self;
-        let Some(mut anchor) = walk.next.take() else { return Ok(()) };
-        let tree = cx.tree_of(walk.keyspace)?;
+    fn wish_on(&mut self, walk: &mut NodeWalk) {
+        let OrderedSession { waits, cx, reads, .. } = self;
+        // Its reads take no more of the cache than a session's.
+        let wishes_max = WISHES_MAX.min(waits.fetches.left());
+        if waits.merges.count() + reads.count() >= wishes_max {
+            return;
+        }
+        let Some(mut anchor) = walk.next.take() else { return };
+        let Ok(tree) = cx.tree_of(walk.keyspace) else { return };
         let mut node = cx.trees[tree].search.floor(&anchor.clone(), &mut anchor);
         for _ in 0..NODES_PER_STEP {
             walk.looked += 1;
@@ -75,15 +78,16 @@ impl OrderedSession {
                 let used_bytes = table.used_bytes(node_id);
                 waits.merges.wish(cx, walk.keyspace, &anchor, used_bytes);
             }
+            // Its place among the session's trees may be another one by now.
+            let Ok(tree) = cx.tree_of(walk.keyspace) else { return };
             match cx.trees[tree].search.next(&mut anchor) {
                 Some(next) => node = next,
-                None => return Ok(()),
+                None => return,
             }
-            if waits.merges.count() >= WISHES_MAX {
+            if waits.merges.count() + reads.count() >= wishes_max {
                 break;
             }
         }
         walk.next = Some(anchor);
-        Ok(())
     }
 }

@@ -63,7 +63,7 @@ impl PageReads {
         self.reading.iter().flatten().count()
     }
 
-    /// Reads a page. Gives the read back if there is no memory for it now, or no place in the queue.
+    /// Reads a page. Gives the read back if that is not possible now: there is no memory for it, or no place in the queue, or nothing to be read.
     pub fn begin(&mut self, (cx, core): OrderedMeans<'_>, read: PageRead) -> Option<PageRead> {
         let Some(tree) = cx.tree_of(read.keyspace).ok().map(|tree| cx.trees[tree].tree.clone()) else {
             return Some(read);

@@ -45,6 +45,8 @@ pub(super) enum Split {
     Done,
     /// There was no room for another page, or the node was not durable yet.
     NotNow,
+    /// The halves are not wanted as they would be.
+    NotWanted,
     /// The drive never answers again, and keeps the page.
     Stopped,
 }
@@ -103,6 +105,7 @@ fn split_for((cx, core): OrderedMeans<'_>, op: &mut OrderedOp, TakenPage { node,
     match made {
         Ok(Split::Done) => Step::Split,
         Ok(Split::Stopped) => Step::AtNode,
+        Ok(Split::NotWanted) => unreachable!("any halves are wanted"),
         Ok(Split::NotNow) if !cx.state.may_grow() => Step::Fail(Error::FullIndex),
         Ok(Split::NotNow) if is_full(op) => Step::Fail(Error::FullFlash),
         Ok(Split::NotNow) => Step::AwaitRoom,
@@ -157,7 +160,7 @@ pub(super) fn try_split(
         state.cache.discard(upper, right);
         state.cache.give_back(node, page, |_| ());
         cx.give_page(left);
-        return Ok(Split::NotNow);
+        return Ok(Split::NotWanted);
     }
     let anchored = match made {
         Ok(SplitHalves { separator_bytes, .. }) => {
