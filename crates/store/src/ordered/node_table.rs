@@ -132,9 +132,14 @@ impl NodeTable {
 
     /// The bytes that a node uses, rounded down to 16; half a node if unknown.
     pub fn used_bytes(&self, node: NodeId) -> usize {
+        self.used_bytes_known(node).unwrap_or(NODE_BYTES / 2)
+    }
+
+    /// The bytes that a node uses, rounded down to 16, if they were noted since the store was opened.
+    pub fn used_bytes_known(&self, node: NodeId) -> Option<usize> {
         match self.chunk(node).used[place(node)].load(Ordering::Relaxed) {
-            USED_UNKNOWN => NODE_BYTES / 2,
-            used => usize::from(used) * USED_UNIT,
+            USED_UNKNOWN => None,
+            used => Some(usize::from(used) * USED_UNIT),
         }
     }
 
