@@ -159,7 +159,7 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(24),
         "OrderedMergeForgets" => Some(165),
-        "QueryForgetMissed" => Some(509),
+        "QueryForgetMissed" => Some(69),
         "FlushWithoutFloor" => Some(61),
         _ => None,
     }
