@@ -346,7 +346,12 @@ fn what_dram_has_changes_no_reply() {
             for (step, poll_every) in [(usize::MAX, 1), (1, 1), (7, 1), (7, 3), (64, 2), (500, 1)] {
                 for arrives in [false, true] {
                     let seen = items.answers(&input, dram, arrives, step, poll_every);
-                    assert!(seen == alone, "by {step} bytes: {:?} for {:?}", seen.1, alone.1);
+                    let at = seen.0.iter().zip(&alone.0).take_while(|(one, other)| one == other).count();
+                    let [here, there] = [&seen.0, &alone.0].map(|replies| {
+                        let near = at.saturating_sub(40).min(replies.len())..(at + 20).min(replies.len());
+                        replies[near].escape_ascii().to_string()
+                    });
+                    assert!(seen == alone, "by {step} bytes: {here} {:?} for {there} {:?}", seen.1, alone.1);
                 }
             }
         }
