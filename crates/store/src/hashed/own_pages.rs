@@ -135,7 +135,7 @@ async fn find_at_drive(
     Ok(Some(found))
 }
 
-/// Searches a key table on the host. The reader mends damaged pages.
+/// Searches a key table on the host. [`KeyReader`] repairs damaged pages.
 async fn find_on_host(
     engine: &HashedEngine,
     io: &Io,

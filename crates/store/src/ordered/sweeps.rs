@@ -1,4 +1,4 @@
-//! Sweeps: merges that sessions wished and did not carry out at once are made by maintenance, which has time.
+//! Sweeps: maintenance makes the merges that sessions wished and did not make at once.
 //!
 //! ```text
 //! a wish not carried out at once ─► the tree wants a sweep ── some time later ──► walk over its nodes ─► wishes ─► merges

@@ -375,7 +375,7 @@ fn plan_of(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Opti
         }
         (_, Some(right)) if of_right.is_some() => Some(Plan::Merge(NodePair { left: node, right, anchor: behind })),
         (Some(left), Some(right)) => {
-            // A guess does for a merge, which looks at both pages. Here it would split nodes in vain.
+            // A merge looks at both pages, so it may be planned on a guess. On a guess, nodes would be split in vain here.
             let (left_bytes, right_bytes) = (table.used_bytes_known(left)?, table.used_bytes_known(right)?);
             let fit = takes_half(left_bytes) && takes_half(right_bytes);
             fit.then_some(Plan::Halve { node, left_bytes, right_bytes })

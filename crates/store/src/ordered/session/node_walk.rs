@@ -43,8 +43,8 @@ impl NodeWalk {
 }
 
 impl OrderedSession {
-    /// Takes a step of a walk, and polls. The session has no other work. Returns whether the walk is over and its merges were made or given up.
-    /// A walk over a dropped keyspace is.
+    /// Takes a step of a walk, and polls. The session has no other work. Returns whether the walk is over, and its merges were made or given up.
+    /// A walk ends early if its keyspace is dropped.
     pub fn walk(&mut self, core: &mut SessionCore, walk: &mut NodeWalk) -> bool {
         let mut completions = std::mem::take(&mut core.completions);
         core.queue.poll(&mut completions);
