@@ -45,8 +45,8 @@ const TRIES_MAX: u32 = 1000;
 pub(super) struct MergeWish {
     keyspace: KeyspaceId,
     key: Vec<u8>,
-    /// The bytes used by the node when it was last looked at.
-    used_bytes: usize,
+    /// The node has only dead records, as a scan saw.
+    is_all_dead: bool,
     tries: u32,
 }
 
@@ -153,10 +153,11 @@ impl Merges {
             return;
         }
         let wished = match plan_of(cx, tree, key, used_bytes) {
-            Some(_) => Some((key.to_vec(), used_bytes)),
+            Some(_) => Some(key.to_vec()),
             None => neighbour_to_halve(cx, tree, key, used_bytes),
         };
-        self.wishes.extend(wished.map(|(key, used_bytes)| MergeWish { keyspace, key, used_bytes, tries: 0 }));
+        let is_all_dead = used_bytes == ALL_DEAD;
+        self.wishes.extend(wished.map(|key| MergeWish { keyspace, key, is_all_dead, tries: 0 }));
     }
 
     /// Tries the wishes, and reads neighbours' pages for them.
@@ -180,7 +181,7 @@ impl Merges {
                     }
                 }
                 // The dead records are gone, and the rest is known.
-                Tried::Over if wish.used_bytes == ALL_DEAD => {
+                Tried::Over if wish.is_all_dead => {
                     let used_bytes = used_bytes(cx, &wish).unwrap_or(NODE_BYTES);
                     self.wish(cx, wish.keyspace, &wish.key, used_bytes);
                 }
@@ -253,7 +254,7 @@ fn try_merge((cx, core): OrderedMeans<'_>, wish: &MergeWish) -> Result<Tried, Er
     let Some(_held) = state.write_back.hold_open() else { return Ok(Tried::Over) };
     let tree = cx.tree_of(wish.keyspace)?;
     // Another wish may have merged the node meanwhile.
-    let used_bytes = if wish.used_bytes == ALL_DEAD { ALL_DEAD } else { used_bytes(cx, wish)? };
+    let used_bytes = if wish.is_all_dead { ALL_DEAD } else { used_bytes(cx, wish)? };
     let pair = match plan_of(cx, tree, &wish.key, used_bytes) {
         Some(Plan::Merge(pair)) => pair,
         Some(Plan::Halve { node, left_bytes, right_bytes }) => {
@@ -390,9 +391,9 @@ fn takes_half_of(used_bytes: usize, other_bytes: usize) -> bool {
     other_bytes + half_bytes <= MERGED_BYTES_MAX && other_bytes > half_bytes
 }
 
-/// The neighbour of a key's node whose halves may fit with its neighbours, since the node uses no more than `used_bytes`: the neighbour's anchor, and
-/// the bytes that it uses. The last of three nodes to shrink is not always the middle one.
-fn neighbour_to_halve(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<(Vec<u8>, usize)> {
+/// The neighbour of a key's node whose halves may fit with its neighbours, since the node uses no more than `used_bytes`: the neighbour's
+/// anchor. The last of three nodes to shrink is not always the middle one.
+fn neighbour_to_halve(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usize) -> Option<Vec<u8>> {
     cx.node_of(tree, key);
     let (mut before, mut behind) = (cx.anchor.clone(), cx.anchor.clone());
     let search = &mut cx.trees[tree].search;
@@ -401,7 +402,7 @@ fn neighbour_to_halve(cx: &mut Context, tree: usize, key: &[u8], used_bytes: usi
         let neighbour_bytes = cx.state.cache.table.used_bytes(NodeId(neighbour? as u32));
         let may = takes_half_of(neighbour_bytes, used_bytes);
         let is_planned = may && matches!(plan_of(cx, tree, &anchor, neighbour_bytes), Some(Plan::Halve { .. }));
-        is_planned.then(|| (anchor.to_vec(), neighbour_bytes))
+        is_planned.then(|| anchor.to_vec())
     })
 }
 
