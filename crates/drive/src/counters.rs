@@ -178,6 +178,42 @@ pub struct CountersSnapshot {
 }
 
 impl CountersSnapshot {
+    /// Adds the counters that another process has of the same drive. Of two that differ in version nothing is added.
+    pub(crate) fn add_encoded(&mut self, encoded: &[u8]) {
+        let mut words = encoded.as_chunks::<8>().0.iter();
+        let mut sum = self.clone();
+        let mut is_whole = true;
+        sum.each_word(|word| match words.next() {
+            Some(more) => *word = word.saturating_add(u64::from_le_bytes(*more)),
+            None => is_whole = false,
+        });
+        if is_whole && words.next().is_none() {
+            *self = sum;
+        }
+    }
+
+    /// For [`CountersSnapshot::add_encoded`].
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        self.clone().each_word(|word| encoded.extend_from_slice(&word.to_le_bytes()));
+        encoded
+    }
+
+    fn each_word(&mut self, mut visit: impl FnMut(&mut u64)) {
+        for opcode in &mut self.opcodes {
+            let OpcodeSnapshot { completed, failed, latency: LatencySnapshot { counts, sum_us } } = opcode;
+            [completed, failed, sum_us].into_iter().chain(counts).for_each(&mut visit);
+        }
+        for purpose in &mut self.purposes {
+            let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = purpose;
+            [flash_to_local, local_to_flash, local_to_host, host_to_local].into_iter().for_each(&mut visit);
+        }
+        let CountersSnapshot { flash_to_local_bytes, local_to_flash_bytes, .. } = self;
+        [flash_to_local_bytes, local_to_flash_bytes].into_iter().for_each(&mut visit);
+        let CountersSnapshot { local_to_host_bytes, host_to_local_bytes, queue_depth_now, .. } = self;
+        [local_to_host_bytes, host_to_local_bytes, queue_depth_now].into_iter().for_each(&mut visit);
+    }
+
     pub fn opcode(&self, opcode: Opcode) -> &OpcodeSnapshot {
         &self.opcodes[opcode.index()]
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 pub struct Event(File);
@@ -16,6 +16,11 @@ impl Event {
         }
         // SAFETY: the descriptor was just made and nobody else has it.
         Ok(Event(unsafe { File::from_raw_fd(fd) }))
+    }
+
+    /// One that another process made.
+    pub(crate) fn of_other(event: OwnedFd) -> Event {
+        Event(event.into())
     }
 
     pub fn raise(&self) {
@@ -34,6 +39,12 @@ impl Event {
 impl AsRawFd for Event {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -21,12 +21,14 @@ pub mod env;
 mod event;
 pub mod flash;
 mod host;
+mod link;
 pub mod locks;
 pub mod machine;
 pub mod memory;
 pub mod planted;
 mod process;
 mod protocol;
+pub mod serving;
 pub mod unfinished;
 mod wakeup;
 
@@ -43,12 +45,12 @@ pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation, Size};
-pub use host::{CREDITS, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
+pub use host::{AttachedFlash, Attaching, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
 pub use memory::{BufferPart, HostArena, HostRegion, LocalBuffer, LocalMemory, PairMemory, PartedBuffer, SealedRange};
 pub use process::{OfProcess, ProcessMark};
 pub use protocol::{
-    ATTACHMENT_BYTES_MAX, Command, Completion, DecodeError, Execution, INPUTS_MAX, Identity, IdentityError, LocalRange,
-    MemoryAddress, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX,
+    ATTACHMENT_BYTES_MAX, CREDITS, Command, Completion, DecodeError, Execution, INPUTS_MAX, Identity, IdentityError,
+    LocalRange, MemoryAddress, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX,
     PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource,
     PipelineStage, ProgramId, ProgramIdentity, Purpose, RegionId, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage,
     Status,

@@ -12,10 +12,11 @@
 //! bringer wakes the sleeper. A busy pair of threads makes no system call.
 
 use crate::event::Event;
+use crate::memory::SharedFile;
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A flag with a fence: the standard library's, or a model of it.
 pub(crate) trait ListenFlag {
@@ -26,17 +27,18 @@ pub(crate) trait ListenFlag {
     fn full_fence();
 }
 
-impl ListenFlag for AtomicBool {
+/// A whole word: another process may put any value into one that is shared with it.
+impl ListenFlag for AtomicU32 {
     fn set(&self) {
-        self.store(true, Ordering::Relaxed);
+        self.store(1, Ordering::Relaxed);
     }
 
     fn is_set(&self) -> bool {
-        self.load(Ordering::Relaxed)
+        self.load(Ordering::Relaxed) != 0
     }
 
     fn take(&self) -> bool {
-        self.swap(false, Ordering::Relaxed)
+        self.swap(0, Ordering::Relaxed) != 0
     }
 
     fn full_fence() {
@@ -57,8 +59,23 @@ fn is_listening<F: ListenFlag>(flag: &F) -> bool {
 }
 
 struct WakeupState {
-    listens: AtomicBool,
+    listens: FlagPlace,
     event: Event,
+}
+
+enum FlagPlace {
+    Here(AtomicU32),
+    /// At this byte of memory that the other end, another process, has too.
+    Shared(Arc<SharedFile>, usize),
+}
+
+impl WakeupState {
+    fn listens(&self) -> &AtomicU32 {
+        match &self.listens {
+            FlagPlace::Here(flag) => flag,
+            FlagPlace::Shared(file, at) => file.word(*at),
+        }
+    }
 }
 
 /// The bringers' end. Any number of threads may have it.
@@ -66,9 +83,14 @@ struct WakeupState {
 pub(crate) struct Waker(Arc<WakeupState>);
 
 impl Waker {
+    /// The end of a process whose peer sleeps: with the flag at byte `at` of `file`, and an event that both have.
+    pub fn of_peer(file: Arc<SharedFile>, at: usize, event: Event) -> Waker {
+        Waker(Arc::new(WakeupState { listens: FlagPlace::Shared(file, at), event }))
+    }
+
     /// To be called after something was brought.
     pub fn wake(&self) {
-        if is_listening(&self.0.listens) {
+        if is_listening(self.0.listens()) {
             self.0.event.raise();
         }
     }
@@ -89,8 +111,17 @@ pub(crate) struct Sleeper {
 
 impl Sleeper {
     pub fn new() -> std::io::Result<Sleeper> {
-        let state = Arc::new(WakeupState { listens: AtomicBool::new(false), event: Event::new()? });
-        Ok(Sleeper { state, is_armed: Cell::new(false), raises_owed: Cell::new(0) })
+        Ok(Sleeper::over(FlagPlace::Here(AtomicU32::new(0)), Event::new()?))
+    }
+
+    /// As [`Sleeper::new`], for a bringer in another process: the flag is at byte `at` of `file`, and both have the event.
+    pub fn of_peer(file: Arc<SharedFile>, at: usize, event: Event) -> Sleeper {
+        Sleeper::over(FlagPlace::Shared(file, at), event)
+    }
+
+    fn over(listens: FlagPlace, event: Event) -> Sleeper {
+        let state = Arc::new(WakeupState { listens, event });
+        Sleeper { state, is_armed: Cell::new(false), raises_owed: Cell::new(0) }
     }
 
     pub fn waker(&self) -> Waker {
@@ -100,13 +131,13 @@ impl Sleeper {
     /// From now on, something brought makes the descriptor readable. The caller must look once more for what came before.
     pub fn arm(&self) {
         if !self.is_armed.replace(true) {
-            listen(&self.state.listens);
+            listen(self.state.listens());
         }
     }
 
     /// Ends listening. A bringer that is just about to raise the event may wake the sleeper once without cause.
     pub fn disarm(&self) {
-        if self.is_armed.replace(false) && !self.state.listens.take() {
+        if self.is_armed.replace(false) && !self.state.listens().take() {
             self.raises_owed.set(self.raises_owed.get() + 1);
         }
         if self.raises_owed.get() > 0 {

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tapetum_drive::locks::whole;
 use tapetum_drive::{
-    Command, Completion, HostView, Lease, LocalBuffer, Operation, Purpose, QueueFull, QueuePair, Returned, Size,
+    Command, Completion, Drive, HostView, Lease, LocalBuffer, Operation, Purpose, QueueFull, QueuePair, Returned, Size,
 };
 
 /// Locks a mutex; a panic where another thread panicked while it held it.
@@ -187,10 +187,14 @@ impl Io {
         forgotten.extend(tags.into_iter().map(|tag| tag.0).filter(|tag| completed.remove(tag).is_none()));
     }
 
+    pub fn drive(&self) -> Drive {
+        lock(&self.inner).queue.drive().clone()
+    }
+
     /// Local memory for a task. Readers give theirs back as they end, so it is waited for, within reason.
     pub fn allocate(&self, bytes: usize) -> impl Future<Output = Result<LocalBuffer, Error>> + Send + use<> {
         const PATIENCE_US: u64 = 10_000_000;
-        let drive = lock(&self.inner).queue.drive().clone();
+        let drive = self.drive();
         let until_us = drive.env().now_us() + PATIENCE_US;
         std::future::poll_fn(move |_| match drive.local().allocate(bytes) {
             Some(buffer) => Poll::Ready(Ok(buffer)),
@@ -281,7 +285,7 @@ pub fn run<T>(io: &Io, future: impl Future<Output = T>, stopped: impl Fn() -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tapetum_drive::{Drive, Env, FaultyFlash, LocalMemory};
+    use tapetum_drive::{Env, FaultyFlash, LocalMemory};
 
     #[test]
     fn who_gives_up_a_read_cannot_reach_what_the_drive_still_writes() {

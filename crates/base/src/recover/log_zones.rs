@@ -13,7 +13,7 @@ use crate::media::io::Io;
 use crate::media::superblock::Superblock;
 use crate::media::transfer::Transfer;
 use std::collections::{BTreeMap, VecDeque};
-use tapetum_drive::{HostArena, HostRegion};
+use tapetum_drive::HostArena;
 use tapetum_kernels::hash::HashKey;
 use tapetum_kernels::record::{Codec, Header, Kind};
 
@@ -62,7 +62,9 @@ pub async fn replay_log(
     let geometry = &superblock.geometry;
     let Clients { marks, keyspaces, .. } = clients;
     let mut replayed = Replayed {
-        arenas: HostRegion::of_arenas(geometry.segment_bytes as usize)
+        arenas: io
+            .drive()
+            .host_arenas(geometry.segment_bytes as usize)
             .map_err(|error| Error::Io(format!("no memory for the write buffers: {error}")))?,
         records: BTreeMap::new(),
         large: Vec::new(),

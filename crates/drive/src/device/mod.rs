@@ -16,9 +16,11 @@
 //! units. Then all queue pairs share one engine with its own threads (`engine::shared`).
 
 pub mod arbiter;
+pub(crate) mod claims;
 mod compute;
 mod controller;
 pub mod engine;
+pub(crate) mod far_host;
 mod flash_share;
 pub mod program;
 pub mod programs;

@@ -19,12 +19,7 @@ pub unsafe fn copy_once<const BYTES: usize>(from: NonNull<u8>) -> [u8; BYTES] {
     bytes
 }
 
-/// The end of a range that is inside local memory; so it cannot overflow.
-pub fn end(range: LocalRange) -> u64 {
-    range.offset + u64::from(range.length)
-}
-
 /// Whether two ranges overlap. Both are inside local memory.
 pub fn overlap(one: LocalRange, other: LocalRange) -> bool {
-    one.length > 0 && other.length > 0 && one.offset < end(other) && other.offset < end(one)
+    one.length > 0 && other.length > 0 && one.offset < other.end() && other.offset < one.end()
 }

@@ -5,11 +5,13 @@
 //!      ▲                                  │
 //!      └──── poll ◄── ring ◄── completions┘
 //! ```
-//! 1. Each ring has one thread at either end, and as many places as a queue pair has credits, so it is never full.
+//! 1. Each ring has one thread at either end, and as many places as a queue pair has credits, so it is never full. Those of a host in
+//!    another process lie in memory that it shares ([`far_host`](super::far_host)); their ends wait here while there is no room.
 //! 2. A thread that is about to sleep sets a flag, then looks once more ([`wakeup`](crate::wakeup)): busy ends make no system calls.
 //! 3. It sleeps no longer than until the next deadline of a pipeline that one of its controllers runs.
 //! 4. A controller is created and dropped on its thread. Detaching one waits until it is dropped, and its commands in flight with it.
 
+use super::far_host::{FarHost, FarPair};
 use super::{Controller, EndedCommand};
 use crate::env::Env;
 use crate::event::{readable, sleep_on};
@@ -23,6 +25,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub const DRIVE_THREADS_MAX: usize = 64;
+/// The longest sleep while a host in another process has no room for its ends: it does not tell when it has some.
+const SLOW_HOST_SLEEP: Duration = Duration::from_millis(1);
 
 /// A command on its way to a drive thread.
 pub(crate) struct SubmittedCommand {
@@ -37,12 +41,21 @@ pub(crate) struct AttachedController {
     // First, so that it is dropped, and its commands have ended, before the host hears of it.
     controller: Controller,
     number: usize,
-    commands: rtrb::Consumer<SubmittedCommand>,
-    ended: rtrb::Producer<EndedCommand>,
     in_flight: usize,
     /// Ends that the controller has just given.
     batch: Vec<EndedCommand>,
-    host: HostWaker,
+    line: HostLine,
+}
+
+/// The drive's ends of a queue pair's rings.
+enum HostLine {
+    /// To another thread of this process.
+    Near {
+        commands: rtrb::Consumer<SubmittedCommand>,
+        ended: rtrb::Producer<EndedCommand>,
+        host: HostWaker,
+    },
+    Far(Box<FarHost>),
 }
 
 /// Wakes the host, also when its controller is dropped.
@@ -54,6 +67,45 @@ impl Drop for HostWaker {
     }
 }
 
+impl HostLine {
+    fn take(&mut self) -> Option<SubmittedCommand> {
+        match self {
+            HostLine::Near { commands, .. } => commands.pop().ok(),
+            HostLine::Far(host) => host.take(),
+        }
+    }
+
+    fn give(&mut self, batch: &mut Vec<EndedCommand>) {
+        match self {
+            HostLine::Near { ended, host, .. } => {
+                for end in batch.drain(..) {
+                    let given = ended.push(end);
+                    assert!(given.is_ok(), "more commands ended than the queue pair has credits");
+                }
+                host.0.wake();
+            }
+            HostLine::Far(host) => {
+                batch.drain(..).for_each(|end| host.give(end));
+                host.wake();
+            }
+        }
+    }
+
+    fn is_empty(&mut self) -> bool {
+        match self {
+            HostLine::Near { commands, .. } => commands.is_empty(),
+            HostLine::Far(host) => host.is_empty(),
+        }
+    }
+
+    fn far(&self) -> Option<&FarHost> {
+        match self {
+            HostLine::Near { .. } => None,
+            HostLine::Far(host) => Some(host),
+        }
+    }
+}
+
 impl AttachedController {
     pub fn new(
         controller: Controller,
@@ -62,18 +114,27 @@ impl AttachedController {
         ended: rtrb::Producer<EndedCommand>,
         host: Waker,
     ) -> AttachedController {
-        let host = HostWaker(host);
-        AttachedController { controller, number, commands, ended, in_flight: 0, batch: Vec::new(), host }
+        let line = HostLine::Near { commands, ended, host: HostWaker(host) };
+        AttachedController { controller, number, in_flight: 0, batch: Vec::new(), line }
+    }
+
+    /// Of a host in another process.
+    pub fn of_other_process(controller: Controller, number: usize, pair: FarPair) -> AttachedController {
+        let line = HostLine::Far(Box::new(FarHost::new(pair)));
+        AttachedController { controller, number, in_flight: 0, batch: Vec::new(), line }
     }
 
     /// Takes submitted commands and gives ended ones. Returns whether there were any.
     fn advance(&mut self) -> bool {
         let mut is_busy = false;
-        while let Ok(SubmittedCommand { command, slot, leased }) = self.commands.pop() {
-            // SAFETY: the caller of the host's `submit` kept its contract.
+        while let Some(SubmittedCommand { command, slot, leased }) = self.line.take() {
+            // SAFETY: the caller of the host's `submit` kept its contract; or the host is another process, whose ranges were claimed.
             unsafe { self.controller.submit(command, slot, &leased) };
             self.in_flight += 1;
             is_busy = true;
+        }
+        if let HostLine::Far(host) = &mut self.line {
+            host.send();
         }
         if self.in_flight == 0 {
             return is_busy;
@@ -83,17 +144,13 @@ impl AttachedController {
             return is_busy;
         }
         self.in_flight -= self.batch.len();
-        for ended in self.batch.drain(..) {
-            let given = self.ended.push(ended);
-            assert!(given.is_ok(), "more commands ended than the queue pair has credits");
-        }
-        self.host.0.wake();
+        self.line.give(&mut self.batch);
         true
     }
 
     /// Whether it must not sleep: there is something to do, or no descriptor will wake it for the commands in flight.
-    fn must_go_on(&self) -> bool {
-        !self.commands.is_empty() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
+    fn must_go_on(&mut self) -> bool {
+        !self.line.is_empty() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
     }
 }
 
@@ -148,9 +205,11 @@ pub(crate) struct DriveThreads {
 }
 
 impl DriveThreads {
+    /// Each looks `polls` times more for something to do before it sleeps.
+    ///
     /// # Errors
     /// The operating system's, when it has no more threads or descriptors.
-    pub fn start(count: usize, env: &Env) -> io::Result<DriveThreads> {
+    pub fn start(count: usize, polls: u32, env: &Env) -> io::Result<DriveThreads> {
         assert!((1..=DRIVE_THREADS_MAX).contains(&count), "{count} drive threads");
         let mut threads = DriveThreads { threads: Vec::new(), handles: Vec::new(), attached: AtomicUsize::new(0) };
         for number in 0..count {
@@ -158,7 +217,7 @@ impl DriveThreads {
             let (mail, inbox) = channel();
             threads.threads.push(DriveThread { mail, has_mail: has_mail.clone(), waker: sleeper.waker() });
             let (env, controllers, fds) = (env.clone(), Vec::new(), Vec::new());
-            let work = DriveThreadWork { inbox, has_mail, sleeper, controllers, fds, env };
+            let work = DriveThreadWork { inbox, has_mail, sleeper, controllers, fds, polls, env };
             let thread = work.env.clone().spawn_drive_thread(&format!("drive-{number}"), move || work.run())?;
             threads.handles.push(thread);
         }
@@ -193,12 +252,14 @@ struct DriveThreadWork {
     controllers: Vec<AttachedController>,
     /// Descriptors that wake it: its own event, and those of its controllers.
     fds: Vec<libc::pollfd>,
+    polls: u32,
     env: Env,
 }
 
 impl DriveThreadWork {
     fn run(mut self) {
         self.list_fds();
+        let mut idle_polls = 0;
         loop {
             if self.has_mail.swap(false, Ordering::Acquire) && !self.read_mail() {
                 return;
@@ -207,7 +268,12 @@ impl DriveThreadWork {
             for controller in &mut self.controllers {
                 is_busy |= controller.advance();
             }
-            if !is_busy {
+            if is_busy {
+                idle_polls = 0;
+            } else if idle_polls < self.polls {
+                idle_polls += 1;
+                std::hint::spin_loop();
+            } else {
                 self.sleep();
             }
         }
@@ -235,26 +301,38 @@ impl DriveThreadWork {
         self.fds.clear();
         self.fds.push(readable(self.sleeper.fd()));
         self.fds.extend(self.controllers.iter().filter_map(|attached| attached.controller.wake_fd()).map(readable));
+        self.fds
+            .extend(self.controllers.iter().filter_map(|attached| attached.line.far()).map(|host| readable(host.fd())));
     }
 
     /// To be called after a round of polls that gave nothing: from then on the controllers' flash raises its events.
     fn sleep(&mut self) {
-        self.sleeper.arm();
-        if self.has_mail.load(Ordering::Acquire) || self.controllers.iter().any(AttachedController::must_go_on) {
-            self.sleeper.disarm();
+        self.sleepers().for_each(Sleeper::arm);
+        if self.has_mail.load(Ordering::Acquire) || self.controllers.iter_mut().any(AttachedController::must_go_on) {
+            self.sleepers().for_each(Sleeper::disarm);
             std::thread::yield_now();
             return;
         }
         let timeout = self.until_deadline();
         sleep_on(&mut self.fds, timeout);
-        self.sleeper.disarm();
+        self.sleepers().for_each(Sleeper::disarm);
         if self.fds[0].revents != 0 {
             self.sleeper.clear();
         }
     }
+
+    /// Its own, and those of hosts in other processes.
+    fn sleepers(&self) -> impl Iterator<Item = &Sleeper> {
+        let far = self.controllers.iter().filter_map(|attached| attached.line.far());
+        [&self.sleeper].into_iter().chain(far.map(FarHost::sleeper))
+    }
+
     /// Time until the next deadline. The clock is read only if there is one.
     fn until_deadline(&self) -> Option<Duration> {
         let deadlines = self.controllers.iter().filter_map(|attached| attached.controller.deadline_next_us());
-        deadlines.min().map(|deadline_us| Duration::from_micros(deadline_us.saturating_sub(self.env.now_us())))
+        let next =
+            deadlines.min().map(|deadline_us| Duration::from_micros(deadline_us.saturating_sub(self.env.now_us())));
+        let is_slow = self.controllers.iter().filter_map(|attached| attached.line.far()).any(FarHost::is_slow);
+        if is_slow { Some(next.map_or(SLOW_HOST_SLEEP, |next| next.min(SLOW_HOST_SLEEP))) } else { next }
     }
 }

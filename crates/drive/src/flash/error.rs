@@ -47,6 +47,16 @@ pub enum FlashError {
         /// `None` if the file system does not say.
         free_bytes: Option<u64>,
     },
+    /// Another host of a drive in a process of its own has the partition.
+    Held {
+        path: PathBuf,
+        why: String,
+    },
+    /// The drive at `path`, a process of its own, refuses or is not there.
+    Drive {
+        path: PathBuf,
+        why: String,
+    },
     /// Only if the user asked for io_uring by name.
     UringRefused {
         source: io::Error,
@@ -71,6 +81,9 @@ impl fmt::Display for FlashError {
             ),
             FlashError::Locked { path } => {
                 write!(f, "{} is in use: stop the process that has it open, or choose another path", path.display())
+            }
+            FlashError::Held { path, why } | FlashError::Drive { path, why } => {
+                write!(f, "the drive at {}: {why}", path.display())
             }
             FlashError::DeviceBusy { path } => {
                 write!(f, "{} is mounted or used by the kernel: unmount it, or choose another device", path.display())

@@ -22,6 +22,7 @@ mod uring;
 
 pub use error::{FlashError, Size};
 
+use std::any::Any;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ pub enum Health {
         /// The path of this process's open file, to copy it from.
         rescue: PathBuf,
     },
+    /// It is in another process, which has ended, or lets this one have it no more.
+    Away,
 }
 
 /// Storage for bytes: a file, a block device, memory.
@@ -95,6 +98,11 @@ pub trait Flash: Send + Sync {
     /// Its name for error messages: the path of a file.
     fn place(&self) -> String {
         self.describe()
+    }
+
+    /// Itself, if it belongs to a drive in another process: that is reached by queue pairs of the host's alone, which knows its type.
+    fn elsewhere(&self) -> Option<&dyn Any> {
+        None
     }
 
     /// A queue that moves bytes between this flash and `memory`. About `depth` commands run at once; more may be

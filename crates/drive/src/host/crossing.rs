@@ -19,25 +19,34 @@ impl QueuePair {
     }
 
     /// Bytes of a buffer in place.
+    ///
+    /// # Panics
+    /// If the host has written some of them, the drive is another process, and no command has had them.
     pub fn look<'a>(&self, purpose: Purpose, buffer: &'a LocalBuffer, bytes: Range<usize>) -> &'a [u8] {
         self.counters.moved_local_to_host(purpose, bytes.len() as u64);
+        assert!(!buffer.is_unsent(bytes.clone()), "{bytes:?} of {buffer:?} are looked at before the drive has them");
         &buffer.bytes()[bytes]
     }
 
     /// Bytes of a buffer, for the host to write all of them.
     pub fn fill<'a>(&self, purpose: Purpose, buffer: &'a mut LocalBuffer, bytes: Range<usize>) -> &'a mut [u8] {
         self.counters.moved_host_to_local(purpose, bytes.len() as u64);
-        &mut buffer.bytes_mut()[bytes]
+        buffer.bytes_to_write(bytes)
     }
 
     /// As [`QueuePair::look`], for whoever looks at the same bytes again and again: they cross once.
     pub fn view(&self, purpose: Purpose, buffer: LocalBuffer, bytes: Range<usize>) -> HostView {
-        self.look(purpose, &buffer, bytes.clone());
-        HostView { buffer, bytes }
+        let looked = self.look(purpose, &buffer, bytes.clone());
+        let copied = self.drive().is_elsewhere().then(|| looked.to_vec());
+        HostView { buffer, bytes, copied }
     }
 
     /// Puts bytes that the host has in front of those of a view, which must not begin nearer to the buffer's start.
     pub fn prepend(&self, purpose: Purpose, view: &mut HostView, bytes: &[u8]) {
+        if let Some(copied) = &mut view.copied {
+            copied.splice(0..0, bytes.iter().copied());
+            return;
+        }
         let from = view.bytes.start - bytes.len();
         self.fill(purpose, &mut view.buffer, from..view.bytes.start).copy_from_slice(bytes);
         view.bytes.start = from;
@@ -49,16 +58,21 @@ impl QueuePair {
 pub struct HostView {
     buffer: LocalBuffer,
     bytes: Range<usize>,
+    /// Of a drive in another process, whose memory is only read, so that bytes can be put in front.
+    copied: Option<Vec<u8>>,
 }
 
 impl HostView {
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer.bytes()[self.bytes.clone()]
+        match &self.copied {
+            Some(copied) => copied,
+            None => &self.buffer.bytes()[self.bytes.clone()],
+        }
     }
 
     /// Takes the buffer, to be read into again; no bytes are left.
     pub fn take(&mut self) -> LocalBuffer {
-        self.bytes = 0..0;
+        (self.bytes, self.copied) = (0..0, None);
         self.buffer.take()
     }
 }

@@ -1,6 +1,8 @@
 //! A drive as the host sees it.
 
 use super::QueuePair;
+use super::attached::{AttachedFlash, Elsewhere};
+use super::far::{FarController, FarShape};
 use super::queue_pair::PairController;
 use super::remote::RemoteController;
 use crate::device::engine::{EngineCounters, EngineOptions};
@@ -10,7 +12,7 @@ use crate::device::turns::Turns;
 use crate::device::{Controller, Device};
 use crate::env::Env;
 use crate::flash::{Flash, FlashQueue};
-use crate::memory::{HostRegion, LocalMemory, PairMemory};
+use crate::memory::{HostArena, HostRegion, LocalMemory, PairMemory};
 use crate::process::OfProcess;
 use std::io;
 use std::sync::Arc;
@@ -19,6 +21,9 @@ use std::sync::Arc;
 /// it gives no queue pairs, and dropping it does nothing.
 #[derive(Clone)]
 pub struct Drive {
+    // Before the device, whose flash has the connection: the drive is told that its memory is not used any more.
+    pub(super) elsewhere: Option<OfProcess<Arc<Elsewhere>>>,
+    /// Of a drive in another process: the host's view of its flash and local memory.
     pub(super) device: OfProcess<Arc<Device>>,
 }
 
@@ -28,8 +33,42 @@ impl Drive {
         Drive::of(Device::new(flash, local, programs.into(), env))
     }
 
+    /// A drive over `flash` with `local_bytes` of local memory: in this process, or where the flash is.
+    ///
+    /// # Errors
+    /// The operating system's, when it refuses the memory, and what a drive in another process says.
+    pub fn over(
+        flash: Arc<dyn Flash>,
+        local_bytes: usize,
+        programs: Vec<Box<dyn Program>>,
+        env: Env,
+    ) -> io::Result<Drive> {
+        let Some(attached) = flash.elsewhere().and_then(|flash| flash.downcast_ref::<AttachedFlash>()) else {
+            return Ok(Drive::new(flash, LocalMemory::new(local_bytes)?, programs, env));
+        };
+        let (elsewhere, local) = Elsewhere::new(attached.attachment()?, local_bytes)?;
+        let elsewhere = Some(OfProcess::new(Arc::new(elsewhere)));
+        Ok(Drive { elsewhere, ..Drive::of(Device::new(flash, local, programs.into(), env)) })
+    }
+
     fn of(device: Device) -> Drive {
-        Drive { device: OfProcess::new(Arc::new(device)) }
+        Drive { elsewhere: None, device: OfProcess::new(Arc::new(device)) }
+    }
+
+    /// Whether it is in another process, which has threads, units and weights of its own.
+    pub fn is_elsewhere(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
+    /// A region of `N` arenas with `bytes_each` that this drive can read.
+    ///
+    /// # Errors
+    /// The operating system's, when it refuses the memory.
+    pub fn host_arenas<const N: usize>(&self, bytes_each: usize) -> io::Result<[HostArena; N]> {
+        match self.elsewhere {
+            Some(_) => HostRegion::of_shared_arenas(bytes_each),
+            None => HostRegion::of_arenas(bytes_each),
+        }
     }
 
     fn device_over(&self, flash: Arc<dyn Flash>) -> Device {
@@ -55,7 +94,7 @@ impl Drive {
     /// The operating system's, when it has no more threads or descriptors to give.
     pub fn with_threads(&self, threads: usize) -> io::Result<Drive> {
         let mut device = self.device_over(self.device.flash.clone());
-        device.threads = Some(Arc::new(DriveThreads::start(threads, &device.env)?));
+        device.threads = Some(Arc::new(DriveThreads::start(threads, 0, &device.env)?));
         Ok(Drive::of(device))
     }
 
@@ -110,6 +149,11 @@ impl Drive {
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_parts(&self, depth: u32, part_bytes: u32) -> io::Result<QueuePair> {
+        if let Some(elsewhere) = &self.elsewhere {
+            return self
+                .far_pair(elsewhere, None, FarShape { depth, part_bytes, parts_needed: false })?
+                .ok_or_else(no_room);
+        }
         let memory: PairMemory = self.device.local.clone().into();
         let mut controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
         controller.take_parts_of(part_bytes);
@@ -121,6 +165,9 @@ impl Drive {
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_with_parts(&self, depth: u32, part_bytes: u32) -> io::Result<Option<QueuePair>> {
+        if let Some(elsewhere) = &self.elsewhere {
+            return self.far_pair(elsewhere, None, FarShape { depth, part_bytes, parts_needed: true });
+        }
         let memory: PairMemory = self.device.local.clone().into();
         let mut controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
         controller.take_parts_of(part_bytes);
@@ -128,12 +175,16 @@ impl Drive {
     }
 
     fn pair_over(&self, memory: PairMemory, depth: u32) -> io::Result<QueuePair> {
+        if let Some(elsewhere) = &self.elsewhere {
+            let shape = FarShape { depth, part_bytes: 0, parts_needed: false };
+            return self.far_pair(elsewhere, memory.host, shape)?.ok_or_else(no_room);
+        }
         let controller = self.controller(self.queue_over(&memory, depth)?, &memory)?;
         self.pair(controller, memory)
     }
 
     fn queue_over(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.refuse_elsewhere()?;
+        self.refuse_forked()?;
         match self.device.threads {
             // One of the drive's threads polls it.
             Some(_) => self.device.flash.open_queue_of_one_thread(memory, depth.max(1)),
@@ -147,17 +198,34 @@ impl Drive {
     /// # Errors
     /// As [`Drive::queue_pair`].
     pub fn queue_pair_of_one_thread(&self, depth: u32) -> io::Result<QueuePair> {
-        self.refuse_elsewhere()?;
+        if self.is_elsewhere() {
+            return self.queue_pair(depth);
+        }
+        self.refuse_forked()?;
         let memory = self.device.local.clone().into();
         let queue = self.device.flash.open_queue_of_one_thread(&memory, depth.max(1))?;
         self.pair(self.controller(queue, &memory)?, memory)
     }
 
-    fn refuse_elsewhere(&self) -> io::Result<()> {
+    fn refuse_forked(&self) -> io::Result<()> {
         match self.device.is_here() {
             true => Ok(()),
             false => Err(io::Error::other("the drive was opened before this process was forked: open it anew")),
         }
+    }
+
+    /// `None`: the drive has no room for the parts.
+    fn far_pair(
+        &self,
+        elsewhere: &Elsewhere,
+        host: Option<HostRegion>,
+        shape: FarShape,
+    ) -> io::Result<Option<QueuePair>> {
+        self.refuse_forked()?;
+        let memory = PairMemory { local: self.device.local.clone(), host };
+        let Some(far) = FarController::open(elsewhere, memory.host.as_ref(), shape)? else { return Ok(None) };
+        let controller = PairController::InOtherProcess(far);
+        Ok(Some(QueuePair::new(controller, self.clone(), memory, self.device.counters.free())))
     }
 
     fn controller(&self, queue: Box<dyn FlashQueue>, memory: &PairMemory) -> io::Result<Controller> {
@@ -173,6 +241,7 @@ impl Drive {
         Ok(QueuePair::new(controller, self.clone(), memory, counters))
     }
 
+    /// Local memory, as far as the host hands it out.
     pub fn local(&self) -> &LocalMemory {
         &self.device.local
     }
@@ -186,4 +255,8 @@ impl Drive {
     pub fn env(&self) -> &Env {
         &self.device.env
     }
+}
+
+fn no_room() -> io::Error {
+    io::Error::other("the drive has no local memory for the queue pair")
 }

@@ -40,6 +40,17 @@ impl Lease {
         LeasedRanges { region: RegionId::LOCAL, ranges }
     }
 
+    /// What the host has written of it, and no command has had, goes to `written`.
+    pub(super) fn take_written(&mut self, written: &mut Vec<LocalRange>) {
+        match self {
+            Lease::Nothing | Lease::Sealed(_) => {}
+            Lease::Buffer(buffer) => buffer.written().take_into(written),
+            Lease::Buffers(buffers) => buffers.iter_mut().for_each(|buffer| buffer.written().take_into(written)),
+            Lease::Pages(pages) => pages.iter_mut().for_each(|page| page.written().take_into(written)),
+            Lease::Part(part) => part.written().take_into(written),
+        }
+    }
+
     /// The buffer of a command that was lent one.
     ///
     /// # Panics

@@ -1,11 +1,12 @@
 //! Leases: a command can name nothing else, and gets its lease back.
 
 use super::testing::{drive_of, finish, run, run_with, submit};
-use super::{CREDITS, Drive, Lease, QueuePair};
+use super::{Drive, Lease, QueuePair};
 use crate::flash::faulty::FaultyFlash;
 use crate::flash::memory::MemoryFlash;
 use crate::memory::{BLOCK_BYTES, LocalBuffer, PartedBuffer};
 use crate::programs::built_in;
+use crate::protocol::CREDITS;
 use crate::protocol::{Command, Execution, LocalRange, MemoryAddress, Opcode, Operation, ProgramId, Stage, Status};
 use std::sync::Arc;
 

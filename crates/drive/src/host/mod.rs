@@ -1,8 +1,9 @@
 //! The host half of the drive: what the store holds.
 //!
 //! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. Commands are checked and done by the device half
-//! (`device`), which runs on the thread that polls the queue pair, or on a thread of the drive's (`remote`).
+//! (`device`), which runs on the thread that polls the queue pair, on a thread of the drive's (`remote`), or in the drive's own process (`far`).
 
+mod attached;
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
@@ -11,6 +12,9 @@ pub mod compute_bench;
 mod compute_tests;
 mod crossing;
 mod drive;
+mod far;
+#[cfg(test)]
+mod far_tests;
 #[cfg(test)]
 mod kept_tests;
 mod lease;
@@ -31,7 +35,8 @@ mod tests;
 #[cfg(test)]
 mod units_tests;
 
+pub use attached::{AttachedFlash, Attaching};
 pub use crossing::HostView;
 pub use drive::Drive;
 pub use lease::{Lease, Returned};
-pub use queue_pair::{CREDITS, QueueFull, QueuePair};
+pub use queue_pair::{QueueFull, QueuePair};

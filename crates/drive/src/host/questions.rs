@@ -11,7 +11,10 @@ use crate::protocol::Identity;
 impl Drive {
     /// The drive's sizes, limits and programs. [`Operation::Identify`](crate::Operation::Identify) gives the same through a queue pair.
     pub fn identity(&self) -> Identity {
-        self.device.identity()
+        match &self.elsewhere {
+            Some(elsewhere) => elsewhere.identity.clone(),
+            None => self.device.identity(),
+        }
     }
 
     /// Addressable bytes; a multiple of the sector. Never shrinks.
@@ -50,7 +53,11 @@ impl Drive {
 
     /// Counters of its commands and bytes moved.
     pub fn counters(&self) -> CountersSnapshot {
-        self.device.counters.snapshot()
+        let mut counters = self.device.counters.snapshot();
+        if let Some(elsewhere) = &self.elsewhere {
+            counters.add_encoded(&elsewhere.counters());
+        }
+        counters
     }
 
     /// Counters of its programs as stages of pipelines.

@@ -6,6 +6,7 @@
 //!    controller, whose drop waits for the drive.
 //! 3. It belongs to the process that made it. In a forked child it takes no commands, gives no completions, and waits for nothing.
 
+use super::far::FarController;
 use super::lease_table::LeaseTable;
 use super::remote::RemoteController;
 use super::{Drive, Lease, Returned};
@@ -13,15 +14,11 @@ use crate::counters::QueueCounters;
 use crate::device::{Controller, EndedCommand};
 use crate::memory::PairMemory;
 use crate::process::OfProcess;
-use crate::protocol::{Command, LeasedRanges, Operation};
+use crate::protocol::{CREDITS, Command, LeasedRanges, LocalRange, Operation};
 use std::fmt;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The most commands in flight on one queue pair. Enough for the deepest drive many times over, and few enough that the state of each does
-/// not count beside the memory that they name.
-pub const CREDITS: usize = 4096;
 
 /// All of a queue pair's credits are in use: `poll`, and submit again.
 #[derive(Debug)]
@@ -44,17 +41,21 @@ pub(super) enum PairController {
     /// On the thread that polls the queue pair.
     Here(Controller),
     OnDriveThread(RemoteController),
+    InOtherProcess(FarController),
 }
 
 impl PairController {
+    /// `written`: what a drive in another process is yet to have of the lease.
+    ///
     /// # Safety
     /// As [`Controller::submit`] and [`RemoteController::submit`].
-    unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges) {
+    unsafe fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges, written: &[LocalRange]) {
         match self {
             // SAFETY: by our caller's word.
             PairController::Here(controller) => unsafe { controller.submit(command, slot, leased) },
             // SAFETY: by our caller's word.
             PairController::OnDriveThread(remote) => unsafe { remote.submit(command, slot, leased) },
+            PairController::InOtherProcess(far) => far.submit(command, slot, leased, written),
         }
     }
 
@@ -62,6 +63,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.poll(ended),
             PairController::OnDriveThread(remote) => remote.poll(ended),
+            PairController::InOtherProcess(far) => far.poll(ended),
         }
     }
 
@@ -70,6 +72,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.rest(),
             PairController::OnDriveThread(remote) => remote.rest(),
+            PairController::InOtherProcess(far) => far.rest(),
         }
     }
 
@@ -77,6 +80,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.wait(timeout),
             PairController::OnDriveThread(remote) => remote.wait(timeout),
+            PairController::InOtherProcess(far) => far.wait(timeout),
         }
     }
 
@@ -84,7 +88,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.steps(),
             // The caller checks the descriptor as well.
-            PairController::OnDriveThread(_) => 0,
+            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => 0,
         }
     }
 
@@ -93,7 +97,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.is_computing(),
             // The caller checks the descriptor as well.
-            PairController::OnDriveThread(_) => false,
+            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => false,
         }
     }
 
@@ -101,7 +105,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.is_ready(),
             // The drive's thread makes the progress.
-            PairController::OnDriveThread(_) => false,
+            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => false,
         }
     }
 
@@ -109,6 +113,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.event_fd(),
             PairController::OnDriveThread(remote) => Some(remote.event_fd()),
+            PairController::InOtherProcess(far) => Some(far.event_fd()),
         }
     }
 }
@@ -119,6 +124,8 @@ pub struct QueuePair {
     controller: OfProcess<PairController>,
     leases: OfProcess<LeaseTable>,
     ended: Vec<EndedCommand>,
+    /// Of the command that is being submitted; see [`PairController::submit`].
+    written: Vec<LocalRange>,
     drive: Drive,
     memory: PairMemory,
     pub(super) counters: Arc<QueueCounters>,
@@ -132,7 +139,7 @@ impl QueuePair {
         counters: Arc<QueueCounters>,
     ) -> QueuePair {
         let (controller, leases) = (OfProcess::new(controller), OfProcess::new(LeaseTable::default()));
-        QueuePair { controller, leases, ended: Vec::new(), drive, memory, counters }
+        QueuePair { controller, leases, ended: Vec::new(), written: Vec::new(), drive, memory, counters }
     }
 
     /// Takes a command and its lease; never blocks. An invalid command ends with a completion that says so; so does one with a range that
@@ -145,13 +152,18 @@ impl QueuePair {
         if self.credits() == 0 || !self.is_here() {
             return Err(QueueFull { lease });
         }
+        let mut lease = lease;
+        if self.drive.is_elsewhere() {
+            self.written.clear();
+            lease.take_written(&mut self.written);
+        }
         let slot = self.leases.begin(lease);
         let leased = self.leases.lease(slot).ranges_in(&self.memory);
         self.counters.depth(self.in_flight() as u64);
         // SAFETY: these ranges are of buffers of this local memory that we own, and keep until the end of the command or of the controller,
         // so nobody else can reach them. Sealed ranges are not written by anybody while we hold the lease, and the drive only reads that
         // region.
-        unsafe { self.controller.submit(command, slot, &leased) };
+        unsafe { self.controller.submit(command, slot, &leased, &self.written) };
         Ok(())
     }
 

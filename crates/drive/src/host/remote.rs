@@ -1,10 +1,9 @@
 //! A controller on a thread of the drive's, as its queue pair sees it: two rings.
 
-use super::CREDITS;
 use crate::device::threads::{AttachedController, DriveThread, DriveThreads, SubmittedCommand};
 use crate::device::{Controller, EndedCommand};
 use crate::event::is_readable_within;
-use crate::protocol::{Command, LeasedRanges};
+use crate::protocol::{CREDITS, Command, LeasedRanges};
 use crate::wakeup::Sleeper;
 use std::cell::Cell;
 use std::io;

@@ -25,6 +25,12 @@ pub(super) struct Buddy {
 
 impl Buddy {
     pub(super) fn new(blocks: u32) -> Buddy {
+        Buddy::behind(0, blocks)
+    }
+
+    /// Of `blocks` in all, the first `taken` of which are somebody else's.
+    pub(super) fn behind(taken: u32, blocks: u32) -> Buddy {
+        assert!(taken < blocks, "{taken} of {blocks} blocks are taken");
         assert!(blocks < 1 << (ORDERS - 1), "local memory of {blocks} blocks is beyond the allocator");
         let count = blocks as usize;
         let mut buddy = Buddy {
@@ -35,7 +41,7 @@ impl Buddy {
             next: vec![NONE; count],
             previous: vec![NONE; count],
         };
-        buddy.free(0, blocks);
+        buddy.free(taken, blocks - taken);
         buddy
     }
 

@@ -15,6 +15,7 @@
 
 use super::BLOCK_BYTES;
 use super::mapping::Mapping;
+use super::shared_file::SharedFile;
 use crate::protocol::{LocalRange, MemoryAddress};
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -24,7 +25,13 @@ use std::{fmt, io};
 /// A handle on a host's region; clones share it.
 #[derive(Clone)]
 pub struct HostRegion {
-    mapping: Arc<Mapping>,
+    memory: Arc<HostMemory>,
+}
+
+enum HostMemory {
+    Own(Mapping),
+    /// For a drive in another process, or of a host in one.
+    Shared(SharedFile),
 }
 
 impl HostRegion {
@@ -33,11 +40,28 @@ impl HostRegion {
     /// # Errors
     /// The operating system's, when it refuses the mapping.
     pub fn of_arenas<const N: usize>(bytes_each: usize) -> io::Result<[HostArena; N]> {
+        HostRegion::cut(bytes_each, |bytes| Mapping::new(bytes).map(HostMemory::Own))
+    }
+
+    /// As [`HostRegion::of_arenas`], in memory that a drive in another process can read.
+    pub(crate) fn of_shared_arenas<const N: usize>(bytes_each: usize) -> io::Result<[HostArena; N]> {
+        HostRegion::cut(bytes_each, |bytes| SharedFile::new("tapetum-arenas", bytes).map(HostMemory::Shared))
+    }
+
+    /// The region of a host in another process.
+    pub(crate) fn of_other_process(file: SharedFile) -> HostRegion {
+        HostRegion { memory: Arc::new(HostMemory::Shared(file)) }
+    }
+
+    fn cut<const N: usize>(
+        bytes_each: usize,
+        map: impl FnOnce(usize) -> io::Result<HostMemory>,
+    ) -> io::Result<[HostArena; N]> {
         let too_large = || io::Error::from_raw_os_error(libc::ENOMEM);
         let length = u32::try_from(bytes_each).map_err(|_| too_large())?;
         let stride = bytes_each.max(1).next_multiple_of(BLOCK_BYTES);
         let bytes = stride.checked_mul(N).ok_or_else(too_large)?;
-        let region = HostRegion { mapping: Arc::new(Mapping::new(bytes.max(BLOCK_BYTES))?) };
+        let region = HostRegion { memory: Arc::new(map(bytes.max(BLOCK_BYTES))?) };
         Ok(std::array::from_fn(|number| {
             let range = LocalRange { offset: (number * stride) as u64, length };
             let Some(start) = region.pointer(range) else { unreachable!("the region was made for so many") };
@@ -51,16 +75,30 @@ impl HostRegion {
     }
 
     pub fn bytes_total(&self) -> usize {
-        self.mapping.bytes()
+        match &*self.memory {
+            HostMemory::Own(mapping) => mapping.bytes(),
+            HostMemory::Shared(file) => file.bytes(),
+        }
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        self.mapping.base().as_ptr()
+        self.pointer(LocalRange::EMPTY).map_or(std::ptr::null(), |first| first.as_ptr())
+    }
+
+    /// The file that it lies in, for a drive in another process.
+    pub(crate) fn file(&self) -> Option<&SharedFile> {
+        match &*self.memory {
+            HostMemory::Own(_) => None,
+            HostMemory::Shared(file) => Some(file),
+        }
     }
 
     /// The address of a range of the region; `None` unless all of it is inside. Ownership of the bytes is not checked.
     pub(crate) fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
-        self.mapping.pointer(range.offset, range.length)
+        match &*self.memory {
+            HostMemory::Own(mapping) => mapping.pointer(range.offset, range.length),
+            HostMemory::Shared(file) => file.pointer(range.offset, range.length),
+        }
     }
 }
 
@@ -189,7 +227,7 @@ impl SealedRange {
     }
 
     pub(crate) fn is_of(&self, region: &HostRegion) -> bool {
-        Arc::ptr_eq(&self.shared.region.mapping, &region.mapping)
+        Arc::ptr_eq(&self.shared.region.memory, &region.memory)
     }
 }
 

@@ -1,6 +1,8 @@
-//! Memory of the process's own, in huge pages where the system has some: mapped once, unmapped on drop.
+//! Memory of the process's own, in huge pages where the system has some, or of a file that another process maps too: mapped once,
+//! unmapped on drop.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 pub(super) struct Mapping {
@@ -16,28 +18,31 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `bytes`, whole pages, at least one. They are zero, and take memory only when they are first used.
     pub fn new(bytes: usize) -> io::Result<Mapping> {
+        let mapping =
+            Mapping::map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)?;
+        if cfg!(not(miri)) {
+            // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
+            let _ = unsafe { libc::madvise(mapping.base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        }
+        Ok(mapping)
+    }
+
+    /// Maps the first `bytes` of a file, which is not cut short for as long as this lives.
+    pub fn of_file(file: BorrowedFd<'_>, bytes: usize, is_written: bool) -> io::Result<Mapping> {
+        let access = if is_written { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        Mapping::map(bytes, access, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(bytes: usize, access: libc::c_int, flags: libc::c_int, file: libc::c_int) -> io::Result<Mapping> {
         // SAFETY: asks for new memory at an address of the kernel's choice; touches none that exists.
-        let base = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, file, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let Some(base) = NonNull::new(base.cast::<u8>()) else {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-        };
-        if cfg!(not(miri)) {
-            // SAFETY: advice about the mapping just made, whole. A kernel without huge pages says so, and small ones do.
-            let _ = unsafe { libc::madvise(base.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) => Ok(Mapping { base, bytes }),
+            None => Err(io::Error::from_raw_os_error(libc::ENOMEM)),
         }
-        Ok(Mapping { base, bytes })
     }
 
     pub fn base(&self) -> NonNull<u8> {

@@ -7,11 +7,16 @@
 //! A command is plain data: the compiler does not see which buffers the commands in flight name. So a submitter gives away the buffers that
 //! a command names ([`Lease`](crate::Lease)), and gets them back with the completion. Reading or writing a buffer that one owns is
 //! therefore safe.
+//!
+//! Local memory of a drive in another process is mapped to be read alone. The host writes a buffer at the same place of a *window*, memory
+//! of its own which the drive reads, and the buffer remembers which bytes were written; the drive copies those when it takes the command that
+//! the buffer is leased to. So what was written there is not read back before a command has had it.
 
 mod buddy;
 mod host;
 mod mapping;
 mod parts;
+mod shared_file;
 
 use std::ops::DerefMut;
 use std::ptr::NonNull;
@@ -25,6 +30,7 @@ use buddy::Buddy;
 pub use host::{HostArena, HostRegion, SealedRange};
 use mapping::Mapping;
 pub use parts::{BufferPart, PartedBuffer};
+pub(crate) use shared_file::SharedFile;
 
 /// The unit of allocation, and the alignment of every buffer.
 pub const BLOCK_BYTES: usize = 4096;
@@ -36,7 +42,7 @@ pub struct LocalMemory {
 }
 
 struct LocalRegion {
-    mapping: Mapping,
+    mapping: RegionMemory,
     blocks: Mutex<Buddy>,
     made: ProcessMark,
 }
@@ -52,12 +58,23 @@ impl LocalMemory {
         let (Ok(count), Some(bytes)) = (u32::try_from(blocks), blocks.checked_mul(BLOCK_BYTES)) else {
             return Err(io::Error::from_raw_os_error(libc::ENOMEM));
         };
-        let region = LocalRegion {
-            mapping: Mapping::new(bytes)?,
-            blocks: Mutex::new(Buddy::new(count)),
-            made: ProcessMark::now(),
-        };
-        Ok(LocalMemory { region: Arc::new(region) })
+        Ok(LocalMemory::over(RegionMemory::Own(Mapping::new(bytes)?), Buddy::new(count)))
+    }
+
+    /// Memory of a drive's process, of which the first `host_blocks` are the host's to hand out: nobody gets them here.
+    pub(crate) fn shared_with_host(file: Arc<SharedFile>, host_blocks: u32) -> LocalMemory {
+        let count = (file.bytes() / BLOCK_BYTES) as u32;
+        LocalMemory::over(RegionMemory::Shared(file), Buddy::behind(host_blocks, count))
+    }
+
+    /// Memory of a drive in another process, as its host sees it: `window` is where the host writes.
+    pub(crate) fn of_other_process(file: SharedFile, window: SharedFile, blocks: u32) -> LocalMemory {
+        LocalMemory::over(RegionMemory::Elsewhere { file, window }, Buddy::new(blocks))
+    }
+
+    fn over(mapping: RegionMemory, blocks: Buddy) -> LocalMemory {
+        let region = LocalRegion { mapping, blocks: Mutex::new(blocks), made: ProcessMark::now() };
+        LocalMemory { region: Arc::new(region) }
     }
 
     /// A buffer of `len` bytes, its contents undefined (whatever was there before); `None` when no room of that size
@@ -67,7 +84,8 @@ impl LocalMemory {
         let length = u32::try_from(len).ok()?;
         let blocks = len.div_ceil(BLOCK_BYTES).max(1) as u32;
         let first = self.region.lock_blocks().allocate(blocks)?;
-        Some(LocalBuffer { memory: self.clone(), offset: u64::from(first) * BLOCK_BYTES as u64, length, blocks })
+        let offset = u64::from(first) * BLOCK_BYTES as u64;
+        Some(LocalBuffer { memory: self.clone(), offset, length, blocks, written: Written::default() })
     }
 
     pub fn bytes_total(&self) -> usize {
@@ -82,13 +100,15 @@ impl LocalMemory {
     /// Faults every page in, so that the memory is known to be there and no first use is slow. Contents stay.
     pub fn touch(&self) {
         let region = &*self.region;
-        if region.mapping.populate() {
+        // That of another process is the drive's to have there.
+        let RegionMemory::Own(mapping) = &region.mapping else { return };
+        if mapping.populate() {
             return;
         }
         // An older kernel. Only blocks that no buffer has: their owners may be at work on the others.
         let blocks = region.lock_blocks();
         for block in blocks.free_runs().flatten() {
-            let first = region.mapping.base().as_ptr().wrapping_add(block as usize * BLOCK_BYTES);
+            let first = mapping.base().as_ptr().wrapping_add(block as usize * BLOCK_BYTES);
             // SAFETY: inside the mapping, and nobody else's while the allocator is locked. The write makes the page present.
             unsafe { first.write_volatile(first.read_volatile()) };
         }
@@ -97,6 +117,44 @@ impl LocalMemory {
     /// The address of a range, for a backend that moves bytes; `None` unless all of it is inside. Ownership of the bytes is not checked.
     pub fn pointer(&self, range: LocalRange) -> Option<NonNull<u8>> {
         self.region.mapping.pointer(range.offset, range.length)
+    }
+}
+
+/// Where a region lies.
+enum RegionMemory {
+    /// In this process alone.
+    Own(Mapping),
+    /// In this one, a drive's, and a host reads it.
+    Shared(Arc<SharedFile>),
+    /// In a drive's process; this one, the host's, reads it, and writes the window.
+    Elsewhere { file: SharedFile, window: SharedFile },
+}
+
+impl RegionMemory {
+    fn bytes(&self) -> usize {
+        match self {
+            RegionMemory::Own(mapping) => mapping.bytes(),
+            RegionMemory::Shared(file) => file.bytes(),
+            RegionMemory::Elsewhere { file, .. } => file.bytes(),
+        }
+    }
+
+    #[inline]
+    fn pointer(&self, offset: u64, length: u32) -> Option<NonNull<u8>> {
+        match self {
+            RegionMemory::Own(mapping) => mapping.pointer(offset, length),
+            RegionMemory::Shared(file) => file.pointer(offset, length),
+            RegionMemory::Elsewhere { file, .. } => file.pointer(offset, length),
+        }
+    }
+
+    /// The address at which the host writes, and whether what is written there is yet to reach the region.
+    #[inline]
+    fn pointer_to_write(&self, offset: u64, length: u32) -> (Option<NonNull<u8>>, bool) {
+        match self {
+            RegionMemory::Elsewhere { window, .. } => (window.pointer(offset, length), true),
+            other => (other.pointer(offset, length), false),
+        }
     }
 }
 
@@ -143,12 +201,56 @@ pub struct LocalBuffer {
     length: u32,
     /// Blocks that the buffer takes; 0 for an empty one that [`LocalBuffer::take`] left.
     blocks: u32,
+    /// Bytes that were written into the window and that no command has had: in the drive's own process, none.
+    written: Written,
+}
+
+/// Ranges of local memory, in the order of their writing. Most buffers have none.
+#[derive(Debug, Default)]
+#[expect(clippy::box_collection)] // A word in each buffer, of which most have none.
+pub(crate) struct Written(Option<Box<Vec<LocalRange>>>);
+
+impl Written {
+    fn add(&mut self, range: LocalRange) {
+        let ranges = self.0.get_or_insert_default();
+        match ranges.last_mut() {
+            Some(last) if last.end() == range.offset => last.length += range.length,
+            Some(last) if last.offset <= range.offset && range.end() <= last.end() => {}
+            _ if range.length > 0 => ranges.push(range),
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.as_ref().is_none_or(|ranges| ranges.is_empty())
+    }
+
+    /// Moves them to `into`.
+    pub fn take_into(&mut self, into: &mut Vec<LocalRange>) {
+        if let Some(ranges) = &mut self.0 {
+            into.append(ranges);
+        }
+    }
+
+    /// Those parts of them that are inside `range`; they stay.
+    fn inside(&self, range: LocalRange) -> Written {
+        let mut found = Written::default();
+        for written in self.0.iter().flat_map(|ranges| &**ranges) {
+            let from = written.offset.max(range.offset);
+            let to = written.end().min(range.end());
+            if from < to {
+                found.add(LocalRange { offset: from, length: (to - from) as u32 });
+            }
+        }
+        found
+    }
 }
 
 impl LocalBuffer {
     /// Moves the buffer out and leaves an empty one, for example while commands name it.
     pub fn take(&mut self) -> LocalBuffer {
-        let none = LocalBuffer { memory: self.memory.clone(), offset: 0, length: 0, blocks: 0 };
+        let none =
+            LocalBuffer { memory: self.memory.clone(), offset: 0, length: 0, blocks: 0, written: Written::default() };
         std::mem::replace(self, none)
     }
 
@@ -175,8 +277,7 @@ impl LocalBuffer {
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        // SAFETY: the allocator gave the offset from inside the mapping.
-        unsafe { self.memory.region.mapping.base().add(self.offset as usize) }.as_ptr()
+        self.memory.region.mapping.pointer(self.offset, self.length).map_or(std::ptr::null(), |first| first.as_ptr())
     }
 
     /// Reads through this are not counted: it is for the drive's own code, and for tests. A host uses
@@ -189,8 +290,35 @@ impl LocalBuffer {
 
     /// Like [`LocalBuffer::bytes`]; a host uses [`QueuePair::fill`](crate::QueuePair::fill).
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr().cast_mut(), self.len()) }
+        self.bytes_to_write(0..self.len())
+    }
+
+    /// As [`LocalBuffer::bytes_mut`], of a part of it. Of a buffer of a drive in another process all of these bytes go there with the next
+    /// command that has the buffer.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn bytes_to_write(&mut self, bytes: std::ops::Range<usize>) -> &mut [u8] {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len(), "{bytes:?} of a buffer of {}", self.len());
+        let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };
+        let (first, is_window) = self.memory.region.mapping.pointer_to_write(range.offset, range.length);
+        let Some(first) = first else { unreachable!("buffers are inside their region") };
+        if is_window {
+            self.written.add(range);
+        }
+        // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either. Of a window, the drive only copies.
+        unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), bytes.len()) }
+    }
+
+    /// What is yet to reach the drive.
+    pub(crate) fn written(&mut self) -> &mut Written {
+        &mut self.written
+    }
+
+    /// Whether some of these bytes are yet to reach the drive, so that they cannot be read.
+    pub(crate) fn is_unsent(&self, bytes: std::ops::Range<usize>) -> bool {
+        let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };
+        !self.written.inside(range).is_empty()
     }
 }
 

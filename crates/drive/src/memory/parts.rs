@@ -1,6 +1,6 @@
 //! A buffer in parts, each of which may be leased to a command of its own.
 
-use super::LocalBuffer;
+use super::{LocalBuffer, Written};
 use crate::protocol::LocalRange;
 use std::sync::Arc;
 
@@ -10,11 +10,15 @@ pub struct PartedBuffer {
     whole: Arc<LocalBuffer>,
     /// The end of the last part.
     reached: usize,
+    /// What of it is yet to reach the drive: parts take theirs with them.
+    written: Written,
 }
 
 impl PartedBuffer {
     pub fn new(buffer: LocalBuffer) -> PartedBuffer {
-        PartedBuffer { whole: Arc::new(buffer), reached: 0 }
+        let mut buffer = buffer;
+        let written = std::mem::take(buffer.written());
+        PartedBuffer { whole: Arc::new(buffer), reached: 0, written }
     }
 
     /// The next part: `length` bytes from byte `at` of the buffer on, behind all parts that were cut before.
@@ -31,13 +35,13 @@ impl PartedBuffer {
         );
         self.reached = at + length;
         let range = LocalRange { offset: whole.offset + at as u64, length: length as u32 };
-        BufferPart { whole: self.whole.clone(), range }
+        BufferPart { whole: self.whole.clone(), range, written: self.written.inside(range) }
     }
 
     /// Returns the buffer, or an error with all of this while parts of it exist.
     pub fn join(self) -> Result<LocalBuffer, PartedBuffer> {
-        let reached = self.reached;
-        Arc::try_unwrap(self.whole).map_err(|whole| PartedBuffer { whole, reached })
+        let (reached, written) = (self.reached, self.written);
+        Arc::try_unwrap(self.whole).map_err(|whole| PartedBuffer { whole, reached, written })
     }
 
     /// Bytes of the whole buffer.
@@ -55,12 +59,18 @@ impl PartedBuffer {
 pub struct BufferPart {
     whole: Arc<LocalBuffer>,
     range: LocalRange,
+    written: Written,
 }
 
 impl BufferPart {
     /// The part, as commands name it.
     pub fn range(&self) -> LocalRange {
         self.range
+    }
+
+    /// As [`LocalBuffer::written`].
+    pub(crate) fn written(&mut self) -> &mut Written {
+        &mut self.written
     }
 
     pub(crate) fn whole(&self) -> &LocalBuffer {

@@ -50,6 +50,11 @@ pub struct LocalRange {
 impl LocalRange {
     /// The range of no bytes: a program's absent parameters, input or output.
     pub const EMPTY: LocalRange = LocalRange { offset: 0, length: 0 };
+
+    /// Its end, if it is inside local memory, which cannot overflow.
+    pub(crate) fn end(self) -> u64 {
+        self.offset + u64::from(self.length)
+    }
 }
 
 /// The place of a program in the list that the drive was built with.

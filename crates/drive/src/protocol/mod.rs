@@ -26,3 +26,8 @@ pub use purpose::Purpose;
 pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
 pub use stage::{Execution, INPUTS_MAX, STAGES_MAX, Stage};
 pub use wire::DecodeError;
+pub(crate) use wire::{get, put};
+
+/// The most commands in flight on one queue pair. Enough for the deepest drive many times over, and few enough that the state of each does
+/// not count beside the memory that they name.
+pub const CREDITS: usize = 4096;

@@ -72,11 +72,11 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
+pub(crate) fn put<const N: usize>(bytes: &mut [u8], at: usize, field: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&field);
 }
 
-pub(super) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+pub(crate) fn get<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut field = [0; N];
     field.copy_from_slice(&bytes[at..at + N]);
     field

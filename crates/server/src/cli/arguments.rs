@@ -7,6 +7,7 @@ use tapetum::Place;
 
 use crate::cli::access_arguments::UserCommand;
 use crate::cli::backup_arguments::BackupCommand;
+use crate::cli::drive_process::DriveArguments;
 use crate::cli::fields_arguments::GetArguments;
 use crate::cli::freeze_arguments::{FreezeArguments, FreezeCommand};
 use crate::cli::generate_arguments::GenerateCommand;
@@ -44,6 +45,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve clients, until SIGTERM or SIGINT; until SIGHUP too, unless there are users or a certificate to read again then
     Serve(Box<ServeArguments>),
+    /// Serve a drive, until SIGTERM or SIGINT, to stores of other processes: those have --drive with its socket
+    Drive(DriveArguments),
     /// Say who may log in at a server, and what each may do
     #[command(subcommand)]
     User(UserCommand),
@@ -253,8 +256,9 @@ pub struct PlaceArguments {
     /// The directory of the data
     #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
     pub data: PathBuf,
-    /// A file or block device for the data, instead of a file in --data
-    #[arg(long, value_name = "FILE|DEV", conflicts_with = "data")]
+    /// A file or block device for the data, instead of a file in --data; or the socket of a drive that runs by itself (tapetum drive), with
+    /// a partition's name behind it or none: /run/drive.sock/papers
+    #[arg(long, value_name = "FILE|DEV|SOCKET", conflicts_with = "data")]
     pub drive: Option<PathBuf>,
     /// A running server that is asked through its Flight door, in place of the one that has --data or --drive: grpc://HOST:PORT,
     /// grpc+tls://HOST:PORT, or grpc+unix://PATH. What changes keyspaces or sizes is for users with the right to it
@@ -303,7 +307,7 @@ impl PlaceArguments {
 
     pub fn place(&self) -> Place {
         match &self.drive {
-            Some(drive) => Place::Drive(drive.clone()),
+            Some(drive) => Place::on_drive(drive.clone()),
             None => Place::Directory(self.data.clone()),
         }
     }

@@ -16,8 +16,8 @@ use tapetum::{NewStore, Options, Place};
 use super::pictures;
 use super::reach::{self, Reached, server_of};
 use super::{
-    backups, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, promotion, queries,
-    repair_arguments, serve, users,
+    backups, drive_process, freezes, generating, graphs, help, inspection, keyspaces, mistypes, presets, promotion,
+    queries, repair_arguments, serve, users,
 };
 use crate::cli::arguments::{Cli, Command, CreationArguments, LogLevel, ResizeArguments, StoreArguments};
 use crate::cli::fields_arguments::GetArguments;
@@ -55,6 +55,7 @@ pub fn main() -> ExitCode {
     let Cli { log, command, .. } = parse_command_line();
     match command {
         Command::Serve(arguments) => serve::run(&arguments, log.level(LogLevel::Info).into()),
+        Command::Drive(arguments) => drive_process::run(&arguments, log.level(LogLevel::Info).into()),
         command => {
             logging::of_command(log.level(LogLevel::Warn).into());
             match run(command) {
@@ -118,7 +119,7 @@ fn print_help(help: &clap::Error) -> ! {
 /// Runs a command that starts no server.
 fn run(command: Command) -> Outcome {
     match command {
-        Command::Serve(_) => unreachable!("it has a log of its own"),
+        Command::Serve(_) | Command::Drive(_) => unreachable!("it has a log of its own"),
         Command::Put { key, value, keyspace, store, creation } => {
             put(&key, &value, KeyspaceTarget::new(&store, &keyspace.keyspace), creating_options(&store, &creation))
         }

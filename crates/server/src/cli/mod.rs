@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod backup_arguments;
 mod backups;
 pub mod commands;
+pub mod drive_process;
 pub mod fields_arguments;
 pub mod freeze_arguments;
 mod freezes;

@@ -417,6 +417,7 @@ fn open_options(arguments: &ServeArguments) -> Result<tapetum::Options, Box<dyn 
         slabs: Slabs { factor: arguments.slab_factor, slab_bytes: arguments.slab_size },
         node_cache_bytes: arguments.node_cache.unwrap_or(0),
         assume_atomic_writes: arguments.assume_atomic_writes,
+        take_over: arguments.take_over,
         value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
         sync: arguments.sync().into(),
         full: arguments.full().into(),

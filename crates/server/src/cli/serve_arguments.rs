@@ -117,6 +117,9 @@ pub struct ServeArguments {
     /// power failure may lose nodes
     #[arg(long)]
     pub assume_atomic_writes: bool,
+    /// Take the partition of --drive from another process that has it, such as one that hangs: that one has it no more
+    #[arg(long, requires = "drive")]
+    pub take_over: bool,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,

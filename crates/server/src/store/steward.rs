@@ -38,6 +38,8 @@ const LOOKS_AFTER_WRITE: u32 = 4;
 enum Condition {
     Serving,
     Full,
+    /// The drive is another process, which is not there.
+    Away,
     Failed,
 }
 
@@ -119,7 +121,23 @@ impl Steward {
         match self.condition {
             Condition::Serving => self.look_at_store(),
             Condition::Full => self.look_for_room(),
+            Condition::Away => self.look_for_drive(),
             Condition::Failed => {}
+        }
+    }
+
+    /// A drive in another process may be back. Every look tries, since nothing is served meanwhile.
+    fn look_for_drive(&mut self) {
+        match self.exchange_store() {
+            Ok(()) => {
+                tracing::info!("the drive at {} is back: the store is open again", self.place.path().display());
+                (self.condition, self.looks_served, self.health) = (Condition::Serving, 0, Health::Sound);
+                self.keep_hot_keys();
+            }
+            Err(error) => {
+                tracing::debug!("the drive is not back: {error}");
+                self.slot.refuse(&Error::Unusable(format!("the drive is away: {error}")));
+            }
         }
     }
 
@@ -134,6 +152,16 @@ impl Steward {
         let shown = path.display();
         match &health {
             Health::Sound => tracing::info!("{shown} is the file of this store again"),
+            Health::Away => {
+                // Before it is said.
+                store.fail(Error::Io(format!(
+                    "the drive at {shown} has ended, or has given this partition to another host"
+                )));
+                self.condition = Condition::Away;
+                tracing::error!(
+                    "the drive at {shown} is away: nothing is served until it is back, which is looked for every second"
+                );
+            }
             Health::Renamed => tracing::warn!(
                 "{shown} is not the file of this store any more, which has another name now: move it back, or the next start will not \
                  find what is written"

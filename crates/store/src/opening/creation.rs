@@ -13,7 +13,7 @@ use super::{
 use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;
 use tapetum_base::options::StoreOptions;
-use tapetum_drive::{Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
+use tapetum_drive::{AttachedFlash, Attaching, Env, FileClaim, FileFlash, Flash, FlashError, IoEngine, unfinished};
 
 /// Makes the store under another name, and gives it its own when it is whole. `None` if somebody else has made it meanwhile.
 ///
@@ -50,6 +50,8 @@ pub(super) fn make_file<T, E: From<OpenError>>(
             place::make_directory(directory)?;
             true
         }
+        // A partition has been made by its drive.
+        Place::Partition { .. } => unreachable!("a partition is no file"),
         Place::Drive(_) => {
             let folder = unfinished::folder_of(path);
             if !folder.is_dir() {
@@ -104,6 +106,33 @@ pub(super) fn create_on_device(
     let capacity_bytes = options.capacity_bytes.map_or(device.capacity_bytes(), store_bytes);
     let flash: Arc<dyn Flash> = Arc::new(device.with_capacity(capacity_bytes).map_err(OpenError::flash)?);
     create_on(&flash, path, options, env)?;
+    note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: true });
+    Ok(flash)
+}
+
+/// Attaches the partition of a drive in another process, and makes the store there, if there is none and one is to be made.
+pub(super) fn attach(
+    (socket, name): (&Path, &str),
+    options: &Options,
+    env: &Env,
+    note: &mut impl FnMut(OpenNote),
+) -> Result<Arc<dyn Flash>, OpenError> {
+    let path = &socket.join(name);
+    options.check_new().map_err(OpenError::store(path))?;
+    // Without a number the drive decides.
+    let create_bytes = options.create.then(|| options.capacity_bytes.map_or(0, store_bytes));
+    let attaching = Attaching { create_bytes, take_over: options.take_over };
+    let attached = when_free(|| AttachedFlash::attach(socket, name, attaching, env)).map_err(OpenError::existing)?;
+    let attached = Arc::new(attached);
+    let flash: Arc<dyn Flash> = attached.clone();
+    if attached.was_made() {
+        return Ok(flash);
+    }
+    if !options.create {
+        return Err(OpenError::NoStore { path: path.clone() });
+    }
+    create_on(&flash, path, options, env)?;
+    attached.say_made().map_err(OpenError::flash)?;
     note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: true });
     Ok(flash)
 }

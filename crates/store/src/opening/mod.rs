@@ -1,6 +1,7 @@
 //! Stores at a path: found, made, opened ([`Options`]). Below this, a store knows a drive and no path.
 //!
-//! A directory holds the file `drive`; or the path is of a file or block device. A new store is made under another name and renamed
+//! A directory holds the file `drive`; or the path is of a file or block device, or of a partition of a drive in another process, by way of its
+//! socket. A new store is made under another name and renamed
 //! when it is whole, so that an interrupted creation leaves nothing that looks like a store. A block device is taken only if it
 //! holds a store, or zeros in its first and last MiB. Nothing foreign is ever written to.
 
@@ -35,8 +36,7 @@ use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
 use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
-    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, LocalMemory, ProgramIdentity,
-    Size, programs,
+    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, ProgramIdentity, Size, programs,
 };
 
 /// The most that a new store that is served takes if its capacity is not given.
@@ -97,6 +97,8 @@ pub struct Options {
     pub turns: Option<usize>,
     /// These threads stay on a core each, as long as there are enough.
     pub pin_units: bool,
+    /// See [`Options::take_over`].
+    pub take_over: bool,
     /// Memory of a budget, in bytes, that the caller needs beside the store: none, unless a server sets it.
     pub memory_beside: fn(u64) -> u64,
 }
@@ -154,6 +156,7 @@ impl Default for Options {
             weights: Vec::new(),
             turns: None,
             pin_units: false,
+            take_over: false,
             memory_beside: |_| 0,
         }
     }
@@ -246,7 +249,12 @@ impl Options {
         Options { turns: Some(at_once), ..self }
     }
 
-    /// Opens the store at a directory, file or block device, with its maintenance thread. One that is in use is waited for, 3 seconds at
+    /// Takes the partition of a drive in another process from the host that has it, which has it no more; a live one is else left alone.
+    pub fn take_over(self, take_over: bool) -> Options {
+        Options { take_over, ..self }
+    }
+
+    /// Opens the store at a directory, file, block device or partition, with its maintenance thread. One that is in use is waited for, 3 seconds at
     /// most.
     ///
     /// # Errors
@@ -273,6 +281,12 @@ impl Options {
         let path = place.given_path()?;
         let env = Env::system();
         self.check().map_err(OpenError::store(&path))?;
+        if let Place::Partition { socket, name } = place {
+            let flash = creation::attach((socket, name), self, &env, note)?;
+            let store = self.open_on(flash, &path, &env, note, Store::open_on)?;
+            self.grow_as_told(&store, &path, note)?;
+            return Ok(store);
+        }
         if self.create
             && !place::is_there(&path)?
             && let Some(flash) = creation::create_file(place, self, &env, note)?
@@ -313,7 +327,7 @@ impl Options {
     ) -> Result<T, OpenError> {
         let (path, env) = (place.given_path()?, Env::system());
         self.check().map_err(OpenError::store(&path))?;
-        self.open_on(open_flash_read_only(&path, &env)?, &path, &env, &mut |_| {}, work)
+        self.open_on(open_flash_read_only(place, &env)?, &path, &env, &mut |_| {}, work)
     }
 
     /// Lets `work` have the drive of a store, alone.
@@ -383,12 +397,13 @@ impl Options {
         if self.write_buffer_bytes.is_some_and(|bytes| bytes != segment_bytes) {
             note(OpenNote::KeptWriteBuffers { has_bytes: segment_bytes });
         }
+        self.check_elsewhere(&probe).map_err(OpenError::store(path))?;
         let units = self.engine_options(&probe.identity()).map_err(OpenError::store(path))?;
         let units_bytes = units.as_ref().map_or(0, EngineOptions::sub_buffer_bytes_total);
         let mut drive = drive(&flash, (opened.local_memory_bytes() + units_bytes) as usize, path, env)?;
         if let Some(units) = &units {
             drive = drive.with_compute_units(units);
-        } else if self.turns.is_some() || !self.weights.is_empty() {
+        } else if !drive.is_elsewhere() && (self.turns.is_some() || !self.weights.is_empty()) {
             let (names, weights) = self.applications().map_err(OpenError::store(path))?;
             let at_once = self.turns.unwrap_or_else(|| drive.env().parallelism());
             drive = drive.with_turns(at_once.max(1), &weights, &names);
@@ -415,6 +430,17 @@ impl Options {
             ));
         }
         Ok(())
+    }
+
+    /// An error if this is asked of a drive in another process, which has its own.
+    fn check_elsewhere(&self, drive: &Drive) -> Result<(), Error> {
+        let asks = self.drive_threads > 0 || !self.compute_units.is_empty() || !self.weights.is_empty();
+        match drive.is_elsewhere() && asks {
+            true => Err(Error::Options(
+                "threads, compute units and weights are the drive's, which is another process: leave them out".into(),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// An error if no store can be made so.
@@ -559,7 +585,7 @@ fn program_of_units<'a>(identity: &'a Identity, name: &str) -> Result<&'a Progra
 /// As [`Options::open`].
 pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
     let (path, env) = (place.given_path()?, Env::system());
-    let drive = drive(&open_flash_read_only(&path, &env)?, INSPECT_BYTES, &path, &env)?;
+    let drive = drive(&open_flash_read_only(place, &env)?, INSPECT_BYTES, &path, &env)?;
     inspect_drive(&drive).map_err(OpenError::store(&path))
 }
 
@@ -568,15 +594,27 @@ pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
 /// # Errors
 /// As [`Options::open`].
 pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
-    Ok(Arc::new(open_flash(&place.given_path()?, &Env::system())?))
+    let path = place.given_path()?;
+    refuse_partition(place)?;
+    Ok(Arc::new(open_flash(&path, &Env::system())?))
+}
+
+/// Tools that open a store beside its server need its flash in this process.
+fn refuse_partition(place: &Place) -> Result<(), OpenError> {
+    match place {
+        Place::Partition { .. } => Err(OpenError::Elsewhere { path: place.path() }),
+        Place::Directory(_) | Place::Drive(_) => Ok(()),
+    }
 }
 
 fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
     when_free(|| FileFlash::open(path, IoEngine::Auto, env)).map_err(OpenError::existing)
 }
 
-fn open_flash_read_only(path: &Path, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
-    let opened = when_free(|| FileFlash::open_read_only(path, IoEngine::Auto, env));
+fn open_flash_read_only(place: &Place, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+    refuse_partition(place)?;
+    let path = place.path();
+    let opened = when_free(|| FileFlash::open_read_only(&path, IoEngine::Auto, env));
     Ok(Arc::new(opened.map_err(OpenError::existing)?))
 }
 
@@ -586,7 +624,9 @@ fn when_free<T>(attempt: impl Fn() -> Result<T, FlashError>) -> Result<T, FlashE
     const WAIT: Duration = Duration::from_millis(50);
     for _ in 0..60 {
         match attempt() {
-            Err(FlashError::Locked { .. } | FlashError::DeviceBusy { .. }) => std::thread::sleep(WAIT),
+            Err(FlashError::Locked { .. } | FlashError::DeviceBusy { .. } | FlashError::Held { .. }) => {
+                std::thread::sleep(WAIT)
+            }
             other => return other,
         }
     }
@@ -599,8 +639,8 @@ pub fn store_bytes(capacity_bytes: u64) -> u64 {
 }
 
 fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, path: &Path, env: &Env) -> Result<Drive, OpenError> {
-    let local = LocalMemory::new(local_bytes).map_err(OpenError::io(path, "have memory for"))?;
-    Ok(Drive::new(Arc::clone(flash), local, programs::built_in(), env.clone()))
+    Drive::over(Arc::clone(flash), local_bytes, programs::built_in(), env.clone())
+        .map_err(OpenError::io(path, "have memory for"))
 }
 
 fn holds_store(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<bool, OpenError> {

@@ -1,4 +1,4 @@
-//! The place of a store: a directory of its own, or a file or block device.
+//! The place of a store: a directory of its own, a file or block device, or a partition of a drive in another process.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -27,14 +27,37 @@ pub enum Place {
     Directory(PathBuf),
     /// In this file, or on this block device.
     Drive(PathBuf),
+    /// In a partition of the drive that listens at `socket`.
+    Partition { socket: PathBuf, name: String },
 }
 
+/// The partition of a drive if none is named.
+const PARTITION: &str = "default";
+/// How the socket of a drive is named, so that one that is not there yet is known.
+const SOCKET_EXTENSION: &str = "sock";
+
 impl Place {
-    /// A file or block device, if there is one at `path`; else a directory, which may be yet to be made.
+    /// What is at `path`: a file or block device, or a drive's socket; else a directory, which may be yet to be made.
     pub fn at(path: impl Into<PathBuf>) -> Place {
         let path = path.into();
-        let is_drive = fs::metadata(&path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device());
-        if is_drive { Place::Drive(path) } else { Place::Directory(path) }
+        match fs::metadata(&path) {
+            Ok(found) if found.is_file() || found.file_type().is_block_device() => Place::Drive(path),
+            Ok(found) if found.is_dir() => Place::Directory(path),
+            _ => match partition_at(&path, is_socket) {
+                Some(partition) => partition,
+                None => Place::Directory(path),
+            },
+        }
+    }
+
+    /// A drive: a file or block device, or the socket of one in another process, with a partition's name behind it or without. Such a socket
+    /// need not be there: its name ends with `.sock`.
+    pub fn on_drive(path: impl Into<PathBuf>) -> Place {
+        let path = path.into();
+        let is_named = |path: &Path| {
+            is_socket(path) || path.extension().is_some_and(|end| end == SOCKET_EXTENSION) && !path.is_file()
+        };
+        partition_at(&path, is_named).unwrap_or(Place::Drive(path))
     }
 
     /// The path of the file or device.
@@ -42,19 +65,21 @@ impl Place {
         match self {
             Place::Directory(directory) => directory.join(DRIVE),
             Place::Drive(path) => path.clone(),
+            Place::Partition { socket, name } => socket.join(name),
         }
     }
 
     /// As [`Place::path`]; an error where nothing was given.
     pub(super) fn given_path(&self) -> Result<PathBuf, OpenError> {
-        let (Place::Directory(given) | Place::Drive(given)) = self;
+        let (Place::Directory(given) | Place::Drive(given) | Place::Partition { socket: given, .. }) = self;
         if given.as_os_str().is_empty() { Err(OpenError::NoPath) } else { Ok(self.path()) }
     }
 
-    /// The usual place of the list of hot keys: beside a file. Beside a block device there is no place for it.
+    /// The usual place of the list of hot keys: beside a file. Beside a block device or a partition there is no place for it.
     pub fn hot_keys(&self) -> Option<PathBuf> {
         match self {
             Place::Directory(directory) => Some(directory.join(HOT_KEYS)),
+            Place::Partition { .. } => None,
             Place::Drive(drive) => {
                 let is_device = fs::metadata(drive).is_ok_and(|metadata| metadata.file_type().is_block_device());
                 let mut name = drive.as_os_str().to_owned();
@@ -68,6 +93,11 @@ impl Place {
     pub fn socket(&self) -> PathBuf {
         match self {
             Place::Directory(directory) => directory.join(SOCKET),
+            Place::Partition { socket, name } => {
+                let mut path = socket.as_os_str().to_owned();
+                path.push(format!("-{name}.serve"));
+                path.into()
+            }
             Place::Drive(drive) => match fs::metadata(drive) {
                 // A device may have many names, and has one number.
                 Ok(found) if found.file_type().is_block_device() => {
@@ -89,6 +119,19 @@ impl<P: AsRef<Path>> From<P> for Place {
     fn from(path: P) -> Place {
         Place::at(path.as_ref())
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// The partition that `path` names: a socket's, or one behind it.
+fn partition_at(path: &Path, is_socket: impl Fn(&Path) -> bool) -> Option<Place> {
+    if is_socket(path) {
+        return Some(Place::Partition { socket: path.into(), name: PARTITION.into() });
+    }
+    let (socket, name) = (path.parent()?, path.file_name()?.to_str()?);
+    is_socket(socket).then(|| Place::Partition { socket: socket.into(), name: name.into() })
 }
 
 /// The folders that making a store makes, the innermost first.

@@ -1,7 +1,7 @@
 //! The checks that a controller makes before it starts a command.
 
 use super::Controller;
-use crate::device::ranges::{copy_once, end, overlap};
+use crate::device::ranges::{copy_once, overlap};
 use crate::protocol::{
     Execution, LeasedRanges, LocalRange, MemoryAddress, Operation, PIPELINES_MAX, RegionId, STAGES_MAX, Stage, Status,
 };
@@ -93,7 +93,7 @@ impl Controller {
             match Stage::decode(&bytes) {
                 Ok(Stage::Read { flash, local, length }) => {
                     let local = LocalRange { offset: local, length };
-                    let ascends = reads.last().is_none_or(|(_, before)| end(*before) <= local.offset);
+                    let ascends = reads.last().is_none_or(|(_, before)| before.end() <= local.offset);
                     if !executions.is_empty() || !ascends {
                         return Err((number, Status::InvalidField));
                     }

@@ -63,7 +63,7 @@ impl PageStream {
     /// The bytes of the page that the next [`push`](Self::push) appends, which counts them.
     fn page(&mut self) -> &mut [u8] {
         let at = self.filled as usize * self.page_bytes;
-        &mut self.filling.bytes_mut()[at..at + self.page_bytes]
+        self.filling.bytes_to_write(at..at + self.page_bytes)
     }
 
     fn pages_per_extent(&self) -> u32 {

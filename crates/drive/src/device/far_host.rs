@@ -1,0 +1,220 @@
+//! The end of a queue pair whose host is another process: its commands are copied, checked and claimed before a controller sees them.
+//!
+//! What the host writes is believed by nobody: a submission without meaning ends with a status, one that breaks the form of the ring
+//! ends the connection, and until then the drive has done nothing with it. Of the host's local memory, each block is with one command
+//! at most ([`Claims`]), so that no program reads what flash is writing.
+
+use super::EndedCommand;
+use super::claims::Claims;
+use super::threads::SubmittedCommand;
+use crate::event::Event;
+use crate::link::ring::{RingPutter, RingTaker};
+use crate::link::submission::{
+    DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
+    SubmissionError, encode_end,
+};
+use crate::memory::{HostRegion, LocalMemory, SharedFile};
+use crate::protocol::{
+    CREDITS, Completion, LEASED_RANGES_MAX, LeasedRanges, LocalRange, MemoryAddress, RegionId, Status,
+};
+use crate::wakeup::{Sleeper, Waker};
+use rustix::net::Shutdown;
+use std::collections::VecDeque;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+
+const NOTHING: LeasedRanges = LeasedRanges { region: RegionId::LOCAL, ranges: [LocalRange::EMPTY; LEASED_RANGES_MAX] };
+
+/// The memory of one host's drive: all its queue pairs share it.
+pub(crate) struct FarMemory {
+    pub local: LocalMemory,
+    /// Where the host writes what is to come into local memory, at the same place.
+    pub window: SharedFile,
+    pub claims: Claims,
+}
+
+/// What a host made for one queue pair, and the socket over which it asked for it.
+pub(crate) struct FarPair {
+    pub memory: Arc<FarMemory>,
+    pub host: Option<HostRegion>,
+    pub shared: Arc<SharedFile>,
+    /// Raised for the drive, and for the host.
+    pub events: [Event; 2],
+    pub socket: Arc<OwnedFd>,
+}
+
+pub(crate) struct FarHost {
+    submissions: RingTaker<SUBMISSION_WORDS>,
+    ends: RingPutter<END_WORDS>,
+    sleeper: Sleeper,
+    waker: Waker,
+    memory: Arc<FarMemory>,
+    host: Option<HostRegion>,
+    /// By slot: what the command there has claimed. `None`: no command is there.
+    claimed: Vec<Option<LeasedRanges>>,
+    /// Ends for which the ring had no room.
+    waiting: VecDeque<EndedCommand>,
+    socket: Arc<OwnedFd>,
+    is_broken: bool,
+}
+
+impl FarHost {
+    pub fn new(pair: FarPair) -> FarHost {
+        let FarPair { memory, host, shared, events: [event, host_event], socket } = pair;
+        FarHost {
+            submissions: RingTaker::new(shared.clone(), SUBMISSIONS_AT),
+            ends: RingPutter::new(shared.clone(), ENDS_AT),
+            sleeper: Sleeper::of_peer(shared.clone(), DRIVE_LISTENS_AT, event),
+            waker: Waker::of_peer(shared, HOST_LISTENS_AT, host_event),
+            memory,
+            host,
+            claimed: Vec::new(),
+            waiting: VecDeque::new(),
+            socket,
+            is_broken: false,
+        }
+    }
+
+    /// The next command. Those that mean nothing end here.
+    pub fn take(&mut self) -> Option<SubmittedCommand> {
+        while !self.is_broken {
+            let taken = match self.submissions.take() {
+                Ok(Some(entry)) => Submission::decode(&entry),
+                Ok(None) => return None,
+                Err(broken) => Err(broken.into()),
+            };
+            match taken.and_then(|submission| self.accept(&submission)) {
+                Ok(Some(command)) => return Some(command),
+                Ok(None) => {}
+                Err(SubmissionError::Refused { slot, tag, status }) => {
+                    if self.place(slot).is_none_or(|place| place.replace(NOTHING).is_some()) {
+                        self.break_off();
+                        continue;
+                    }
+                    self.give(EndedCommand { slot, completion: Completion::new(tag, status) });
+                    self.waker.wake();
+                }
+                Err(SubmissionError::Broken) => self.break_off(),
+            }
+        }
+        None
+    }
+
+    /// `None`: there is nothing to run.
+    fn accept(&mut self, submission: &Submission) -> Result<Option<SubmittedCommand>, SubmissionError> {
+        let Submission { command, slot, leased, .. } = *submission;
+        if self.place(slot).is_none_or(|place| place.is_some()) {
+            return Err(SubmissionError::Broken);
+        }
+        let tag = command.map_or(0, |command| command.tag);
+        let refused = |status| Err(SubmissionError::Refused { slot, tag, status });
+        let is_there = match leased.region {
+            RegionId::LOCAL => self.memory.claims.take(&leased),
+            RegionId::HOST => leased.ranges.iter().all(|range| self.is_in_host(*range)),
+            _ => false,
+        };
+        if !is_there {
+            return refused(Status::OutsideLease);
+        }
+        let is_leased = |range: &LocalRange| {
+            leased.region == RegionId::LOCAL && leased.hold(MemoryAddress::local(range.offset), range.length)
+        };
+        if !submission.written().iter().all(is_leased) {
+            self.give_back(&leased);
+            return refused(Status::OutsideLease);
+        }
+        submission.written().iter().for_each(|range| self.copy_in(*range));
+        let Some(command) = command else {
+            self.give_back(&leased);
+            return Ok(None);
+        };
+        if let Some(place) = self.place(slot) {
+            *place = Some(leased);
+        }
+        Ok(Some(SubmittedCommand { command, slot, leased }))
+    }
+
+    fn copy_in(&self, range: LocalRange) {
+        let Some(into) = self.memory.local.pointer(range) else { unreachable!("it was claimed") };
+        // SAFETY: the window is as long as the host's part of local memory, in which the range is. Its blocks were claimed, and nobody has
+        // been given them yet.
+        unsafe { self.memory.window.copy_out(range.offset, range.length, into) };
+    }
+
+    fn is_in_host(&self, range: LocalRange) -> bool {
+        range.length == 0 || self.host.as_ref().is_some_and(|host| host.pointer(range).is_some())
+    }
+
+    fn give_back(&self, leased: &LeasedRanges) {
+        if leased.region == RegionId::LOCAL {
+            self.memory.claims.give_back(leased);
+        }
+    }
+
+    /// `None`: there is no such slot.
+    fn place(&mut self, slot: u32) -> Option<&mut Option<LeasedRanges>> {
+        let slot = slot as usize;
+        if slot < CREDITS && slot >= self.claimed.len() {
+            self.claimed.resize(slot + 1, None);
+        }
+        self.claimed.get_mut(slot)
+    }
+
+    /// A command has ended: its memory is the host's again, and then it is told.
+    pub fn give(&mut self, ended: EndedCommand) {
+        let Some(leased) = self.claimed[ended.slot as usize].take() else { unreachable!("a command ended twice") };
+        self.give_back(&leased);
+        self.waiting.push_back(ended);
+        self.send();
+    }
+
+    /// Puts ends into the ring, as far as it has room.
+    pub fn send(&mut self) {
+        while let Some(EndedCommand { slot, completion }) = self.waiting.front()
+            && !self.is_broken
+        {
+            match self.ends.put(&encode_end(*slot, completion)) {
+                Ok(true) => drop(self.waiting.pop_front()),
+                Ok(false) => return,
+                Err(_) => self.break_off(),
+            }
+        }
+    }
+
+    /// The host has not taken its ends, and does not tell when it does.
+    pub fn is_slow(&self) -> bool {
+        !self.waiting.is_empty() && !self.is_broken
+    }
+
+    pub fn is_empty(&mut self) -> bool {
+        self.is_broken || self.submissions.is_empty().unwrap_or(false)
+    }
+
+    pub fn wake(&self) {
+        self.waker.wake();
+    }
+
+    pub fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.sleeper.fd()
+    }
+
+    /// Ends the connection: whoever has the socket sees its end, and drops the queue pair.
+    fn break_off(&mut self) {
+        if !std::mem::replace(&mut self.is_broken, true) {
+            tracing::warn!("a host does not keep to the form of its rings: its connection is ended");
+            // If it has ended already, so much the better.
+            let _ = rustix::net::shutdown(&*self.socket, Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for FarHost {
+    /// The controller is gone, and what it had on its way with it: other queue pairs may have its memory.
+    fn drop(&mut self) {
+        self.claimed.iter().flatten().for_each(|leased| self.give_back(leased));
+    }
+}

@@ -1,0 +1,231 @@
+//! A controller in a drive's process, as its queue pair sees it: two rings in memory that both have.
+//!
+//! What the drive says is checked: an end is of a command that is on its way, and of each once. When the connection ends, the commands
+//! on their way end with ENODEV; what the drive had put into the ring before counts.
+
+use super::attached::{Attachment, Elsewhere};
+use crate::device::EndedCommand;
+use crate::event::{Event, is_readable_within};
+use crate::link::frame::{Frame, Kind};
+use crate::link::ring::{RingPutter, RingTaker};
+use crate::link::submission::{
+    DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, PAIR_BYTES, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
+    WRITTEN_MAX, decode_end,
+};
+use crate::memory::{HostRegion, SharedFile};
+use crate::protocol::{Command, Completion, LeasedRanges, LocalRange};
+use crate::wakeup::{Sleeper, Waker};
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Looks for an end before a wait sleeps: a drive that polls too answers within them.
+const POLLS: u32 = 1000;
+
+/// What a queue pair asks for.
+#[derive(Clone, Copy)]
+pub(super) struct FarShape {
+    pub depth: u32,
+    /// Bytes that its pipelines take at a time; 0: as the drive likes.
+    pub part_bytes: u32,
+    /// Memory for these is taken at once.
+    pub parts_needed: bool,
+}
+
+pub(super) struct FarController {
+    attachment: Arc<Attachment>,
+    pair: u64,
+    submissions: RingPutter<SUBMISSION_WORDS>,
+    ends: RingTaker<END_WORDS>,
+    sleeper: Sleeper,
+    drive: Waker,
+    /// The tag of the command in each slot, while it is on its way.
+    tags: Vec<Option<u64>>,
+    in_flight: usize,
+    /// Somebody may sleep on the descriptor.
+    is_asked: Cell<bool>,
+    /// Commands were submitted that the drive was not told of.
+    is_unsent: bool,
+    /// Taken from the ring, and not polled yet.
+    taken: Vec<EndedCommand>,
+}
+
+impl FarController {
+    /// `None`: the drive has no room for the parts.
+    pub fn open(
+        elsewhere: &Elsewhere,
+        host: Option<&HostRegion>,
+        shape: FarShape,
+    ) -> io::Result<Option<FarController>> {
+        let shared = SharedFile::new("tapetum-pair", PAIR_BYTES)?;
+        let region = match host.map(HostRegion::file) {
+            None => None,
+            Some(Some(file)) => Some(file),
+            Some(None) => return Err(io::Error::other("the region of this host is its own: make it by its drive")),
+        };
+        let region_bytes = region.map_or(0, SharedFile::bytes) as u64;
+        let FarShape { depth, part_bytes, parts_needed } = shape;
+        let numbers = [elsewhere.memory, depth.into(), part_bytes.into(), parts_needed.into(), region_bytes];
+        let files: Vec<_> = [shared.file()].into_iter().chain(region.map(SharedFile::file)).collect();
+        let attachment = elsewhere.attachment.clone();
+        let answer = attachment.ask(Frame::new(Kind::Pair, numbers), &files)?;
+        let pair = answer.numbers[0];
+        if pair == 0 {
+            return Ok(None);
+        }
+        let Ok([drive_event, host_event]) = <[_; 2]>::try_from(answer.files) else {
+            return Err(io::Error::other("the drive sent no events"));
+        };
+        let shared = Arc::new(shared);
+        let sleeper = Sleeper::of_peer(shared.clone(), HOST_LISTENS_AT, Event::of_other(host_event));
+        attachment.wake_at_end(pair, sleeper.waker());
+        Ok(Some(FarController {
+            attachment,
+            pair,
+            submissions: RingPutter::new(shared.clone(), SUBMISSIONS_AT),
+            ends: RingTaker::new(shared.clone(), ENDS_AT),
+            sleeper,
+            drive: Waker::of_peer(shared, DRIVE_LISTENS_AT, Event::of_other(drive_event)),
+            tags: Vec::new(),
+            in_flight: 0,
+            is_asked: Cell::new(false),
+            is_unsent: false,
+            taken: Vec::new(),
+        }))
+    }
+
+    /// Takes a command, and what of its lease the host has written since a command had it. It is copied by the drive, which checks
+    /// everything: so this is safe, other than the submission to a controller in this process.
+    pub fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges, written: &[LocalRange]) {
+        if self.tags.len() <= slot as usize {
+            self.tags.resize(slot as usize + 1, None);
+        }
+        let before = self.tags[slot as usize].replace(command.tag);
+        assert!(before.is_none(), "slot {slot} has a command already");
+        self.in_flight += 1;
+        self.is_unsent = true;
+        let (before, last) = written.split_at((written.len().saturating_sub(1)) / WRITTEN_MAX * WRITTEN_MAX);
+        let submission = |command, ranges: &[LocalRange]| {
+            let mut written = [LocalRange::EMPTY; WRITTEN_MAX];
+            written[..ranges.len()].copy_from_slice(ranges);
+            Submission { command, slot, leased: *leased, written, written_count: ranges.len() }
+        };
+        for ranges in before.chunks(WRITTEN_MAX) {
+            self.put(&submission(None, ranges));
+        }
+        self.put(&submission(Some(command), last));
+    }
+
+    /// Waits for a place in the ring, which the drive empties at once.
+    fn put(&mut self, submission: &Submission) {
+        let entry = submission.encode();
+        while !self.attachment.is_lost() {
+            match self.submissions.put(&entry) {
+                Ok(true) => return,
+                Ok(false) => {
+                    self.drive.wake();
+                    std::thread::yield_now();
+                }
+                Err(_) => self.attachment.break_off("its ring of commands has a count that cannot be"),
+            }
+        }
+    }
+
+    /// As [`Controller::poll`](crate::device::Controller::poll).
+    pub fn poll(&mut self, ended: &mut Vec<EndedCommand>) {
+        self.sleeper.disarm();
+        self.send();
+        self.take();
+        if self.taken.is_empty() && self.is_asked.get() {
+            self.sleeper.arm();
+            self.take();
+        }
+        ended.append(&mut self.taken);
+    }
+
+    pub fn rest(&mut self) {
+        self.sleeper.disarm();
+    }
+
+    /// As [`Controller::wait`](crate::device::Controller::wait).
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        self.send();
+        for _ in 0..POLLS {
+            self.take();
+            if self.has_something() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleeper.arm();
+        self.take();
+        if self.has_something() {
+            return;
+        }
+        is_readable_within(self.sleeper.fd(), timeout);
+    }
+
+    pub fn event_fd(&self) -> RawFd {
+        // Whoever asks for the first time may sleep without another poll.
+        if !self.is_asked.replace(true) && self.in_flight > 0 {
+            self.sleeper.raise();
+        }
+        self.sleeper.fd()
+    }
+
+    /// Tells the drive of what was submitted.
+    fn send(&mut self) {
+        if std::mem::take(&mut self.is_unsent) {
+            self.drive.wake();
+        }
+    }
+
+    fn take(&mut self) {
+        // Looked at first: then what the ring has is all that there will be.
+        let is_lost = self.attachment.is_lost();
+        loop {
+            match self.ends.take() {
+                Ok(Some(entry)) => match decode_end(&entry) {
+                    Ok((slot, completion)) => self.end(slot, completion),
+                    Err(error) => self.attachment.break_off(&format!("an end of a command is none: {error}")),
+                },
+                Ok(None) => break,
+                Err(_) => {
+                    self.attachment.break_off("its ring of ends has a count that cannot be");
+                    break;
+                }
+            }
+        }
+        if is_lost && self.in_flight > 0 {
+            for slot in 0..self.tags.len() {
+                if let Some(tag) = self.tags[slot] {
+                    self.end(slot as u32, Completion::failed(tag, libc::ENODEV));
+                }
+            }
+        }
+    }
+
+    /// A command has ended, if it is on its way.
+    fn end(&mut self, slot: u32, completion: Completion) {
+        match self.tags.get_mut(slot as usize) {
+            Some(tag) if *tag == Some(completion.tag) => {
+                *tag = None;
+                self.in_flight -= 1;
+                self.taken.push(EndedCommand { slot, completion });
+            }
+            _ => self.attachment.break_off("it ended a command that is not on its way"),
+        }
+    }
+
+    fn has_something(&self) -> bool {
+        self.in_flight == 0 || !self.taken.is_empty()
+    }
+}
+
+impl Drop for FarController {
+    fn drop(&mut self) {
+        self.attachment.close_pair(self.pair);
+    }
+}

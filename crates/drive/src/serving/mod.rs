@@ -1,0 +1,265 @@
+//! A drive that runs by itself: it serves its flash, cut into partitions, to hosts in other processes.
+//!
+//! ```text
+//!  socket ─► Service ─► Session, one a host ─► attach a partition, local memory, queue pairs
+//!               │                                   │
+//!               └─ table of partitions, on flash    └─► thread: controllers ─► partition's flash, programs
+//! ```
+//! 1. A partition has one host at a time. Each attachment raises its epoch, durably, before the host hears of it.
+//! 2. Before somebody else gets a partition, everything has ended that its host had on the way ([`session`]).
+//! 3. A session that fails, breaks off or stops harms no other: it has threads, local memory and rings of its own.
+
+mod partition_flash;
+mod partitions;
+mod session;
+
+use crate::env::Env;
+use crate::flash::{Flash, Size};
+use crate::host::Drive;
+use crate::link::frame::{Frame, Refusal};
+use crate::locks::whole;
+use crate::memory::LocalMemory;
+use partitions::{Partition, PartitionError, Partitions};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+use session::Session;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Hosts at a time.
+const SESSIONS_MAX: usize = 256;
+/// Local memory beside a host's, for what its pipelines keep.
+const PIPELINES_BYTES_MIN: u64 = 8 << 20;
+const TABLE_MEMORY_BYTES: usize = 64 << 10;
+/// A partition whose size is not given has half of what is free, and no more than this.
+const PARTITION_BYTES_DEFAULT_MAX: u64 = 10 << 30;
+
+/// How a drive serves.
+#[derive(Clone, Debug)]
+pub struct ServingOptions {
+    /// Where hosts find it.
+    pub socket: PathBuf,
+    /// Local memory of all hosts together.
+    pub memory_bytes: u64,
+    /// How often a thread looks for commands before it sleeps.
+    pub polls: u32,
+}
+
+/// State that its sessions share.
+struct Service {
+    namespaces: Vec<Arc<dyn Flash>>,
+    state: Mutex<ServiceState>,
+    /// A partition was freed.
+    freed: Condvar,
+    memory_left_bytes: Mutex<u64>,
+    polls: u32,
+    env: Env,
+}
+
+struct ServiceState {
+    /// Of each namespace. A name is one partition's, whichever of them it is in.
+    tables: Vec<Partitions>,
+    /// By the name of the partition.
+    holders: HashMap<String, Holder>,
+}
+
+/// The host that has a partition.
+struct Holder {
+    socket: Arc<OwnedFd>,
+    process: i32,
+}
+
+impl ServiceState {
+    /// The namespace of a partition, and what its table says of it.
+    fn find(&self, name: &str) -> Option<(usize, Partition)> {
+        let found = self.tables.iter().enumerate().find_map(|(number, table)| Some((number, table.find(name)?)));
+        found.map(|(number, partition)| (number, partition.clone()))
+    }
+
+    fn table(&mut self, name: &str) -> Result<&mut Partitions, PartitionError> {
+        self.tables.iter_mut().find(|table| table.find(name).is_some()).ok_or(PartitionError::NotFound)
+    }
+
+    /// In the first namespace that has room; of 0 bytes, in that with most of it.
+    fn make(&mut self, name: &str, bytes: u64, owner: u32) -> Result<(), PartitionError> {
+        let free = |table: &Partitions| table.free_bytes_max();
+        let place = match bytes {
+            0 => self.tables.iter_mut().max_by_key(|table| free(table)),
+            _ => {
+                let place = self.tables.iter().position(|table| free(table) >= bytes).unwrap_or(0);
+                self.tables.get_mut(place)
+            }
+        };
+        let table = place.ok_or(PartitionError::NotFound)?;
+        let bytes = if bytes == 0 { (free(table) / 2).min(PARTITION_BYTES_DEFAULT_MAX) } else { bytes };
+        table.make(name, bytes, owner)
+    }
+}
+
+impl Service {
+    fn take_memory(&self, bytes: u64) -> Result<(), String> {
+        let mut left = whole(self.memory_left_bytes.lock());
+        match left.checked_sub(bytes) {
+            Some(after) => *left = after,
+            None => {
+                return Err(format!(
+                    "{} of local memory are asked for, and the drive has {} left: give the store less memory, or the drive more \
+                     (--memory)",
+                    Size(bytes),
+                    Size(*left)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn give_memory(&self, bytes: u64) {
+        *whole(self.memory_left_bytes.lock()) += bytes;
+    }
+
+    fn wait_freed<'a>(
+        &'a self,
+        state: MutexGuard<'a, ServiceState>,
+        timeout: Duration,
+    ) -> (MutexGuard<'a, ServiceState>, bool) {
+        let (state, waited) = whole(self.freed.wait_timeout(state, timeout));
+        (state, waited.timed_out())
+    }
+
+    fn free(&self, name: &str) {
+        whole(self.state.lock()).holders.remove(name);
+        self.freed.notify_all();
+    }
+}
+
+/// A drive that listens.
+pub struct Serving {
+    service: Arc<Service>,
+    listener: OwnedFd,
+    socket: PathBuf,
+    sessions: Vec<(Arc<OwnedFd>, std::thread::JoinHandle<()>)>,
+}
+
+impl Serving {
+    /// Reads or makes the table of partitions of each namespace, and listens.
+    ///
+    /// # Errors
+    /// If flash holds something else, another process listens there, or the operating system's.
+    pub fn start(namespaces: Vec<Arc<dyn Flash>>, options: &ServingOptions, env: &Env) -> io::Result<Serving> {
+        let table = |flash: &Arc<dyn Flash>| {
+            let local = LocalMemory::new(TABLE_MEMORY_BYTES)?;
+            Partitions::open(&Drive::new(flash.clone(), local, Vec::new(), env.clone()))
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", flash.place())))
+        };
+        let tables = namespaces.iter().map(table).collect::<io::Result<Vec<Partitions>>>()?;
+        let state = Mutex::new(ServiceState { tables, holders: HashMap::new() });
+        let service = Arc::new(Service {
+            namespaces,
+            state,
+            freed: Condvar::new(),
+            memory_left_bytes: Mutex::new(options.memory_bytes),
+            polls: options.polls,
+            env: env.clone(),
+        });
+        let listener = listen(&options.socket)?;
+        Ok(Serving { service, listener, socket: options.socket.clone(), sessions: Vec::new() })
+    }
+
+    /// Names of the partitions, and bytes of each.
+    pub fn partitions(&self) -> Vec<(String, u64)> {
+        let state = whole(self.service.state.lock());
+        let all = state.tables.iter().flat_map(|table| table.all());
+        all.map(|partition| (partition.name.clone(), partition.length)).collect()
+    }
+
+    /// Serves until `stop` is readable; then the connections end, and what is on its way with them.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        loop {
+            let mut polled =
+                [PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            match poll(&mut polled, None) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other?,
+            };
+            if !polled[0].revents().is_empty() {
+                return Ok(());
+            }
+            if !polled[1].revents().is_empty() {
+                self.accept();
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        self.sessions.retain(|(_, thread)| !thread.is_finished());
+        let accepted = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC);
+        let begun = accepted.map_err(io::Error::from).and_then(|socket| self.begin(socket));
+        if let Err(error) = begun {
+            tracing::warn!("a host was not served: {error}");
+            // Descriptors or threads may have run out: they will be there again.
+            self.service.env.rest();
+        }
+    }
+
+    fn begin(&mut self, socket: OwnedFd) -> io::Result<()> {
+        if self.sessions.len() == SESSIONS_MAX {
+            let why = format!("the drive serves {SESSIONS_MAX} hosts, and takes no more: try again later");
+            return Frame::refused(Refusal::Other, 0, why).send(&socket, &[]);
+        }
+        let session = Session::new(self.service.clone(), socket)?;
+        let socket = session.socket().clone();
+        let thread = self.service.env.spawn("drive-session", move || session.run())?;
+        self.sessions.push((socket, thread));
+        Ok(())
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // Nobody finds it any more.
+        let _ = std::fs::remove_file(&self.socket);
+        for (socket, _) in &self.sessions {
+            // It may have ended already.
+            let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
+        }
+        for (_, thread) in self.sessions.drain(..) {
+            // A panic of the thread was reported by that thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Listens at a path. What a drive that was killed has left there goes.
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let told = |error: io::Error, what: &str| {
+        io::Error::new(error.kind(), format!("{} cannot be {what} as a drive's socket: {error}", path.display()))
+    };
+    let address = SocketAddrUnix::new(path).map_err(|error| told(error.into(), "used"))?;
+    let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    if path.symlink_metadata().is_ok() {
+        match rustix::net::connect(socket()?, &address) {
+            Ok(()) => {
+                let why = format!("{} is taken: a drive answers there; stop it, or give another path", path.display());
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            }
+            Err(rustix::io::Errno::CONNREFUSED) => {
+                std::fs::remove_file(path).map_err(|error| told(error, "removed"))?
+            }
+            Err(error) => return Err(told(error.into(), "used")),
+        }
+    }
+    let listener = socket()?;
+    // Its owner alone connects, from the first moment on; whose a partition is, the credentials tell.
+    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(|error| told(error.into(), "kept to its owner"))?;
+    rustix::net::bind(&listener, &address).map_err(|error| told(error.into(), "bound"))?;
+    rustix::net::listen(listener.as_fd(), 128).map_err(|error| told(error.into(), "listened at"))?;
+    Ok(listener)
+}

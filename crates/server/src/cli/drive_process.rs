@@ -1,0 +1,78 @@
+//! `tapetum drive`: the drive alone, a process that knows no keyspaces, for the stores of other processes.
+
+use crate::cli::commands::Outcome;
+use crate::cli::ranges::{capacity, memory};
+use crate::logging::Log;
+use crate::os;
+use clap::Args;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tapetum_drive::serving::{Serving, ServingOptions};
+use tapetum_drive::{Env, FileFlash, Flash, IoEngine, Size};
+
+#[derive(Debug, Args)]
+pub struct DriveArguments {
+    /// Its flash: a file, which is made with --capacity, or a block device, whose beginning is zeros; each one more is a namespace
+    #[arg(long, value_name = "FILE|DEV", required = true)]
+    file: Vec<PathBuf>,
+    /// Where stores find it, by --drive: a path that ends with .sock, and is its owner's alone
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Bytes of each file that is not there yet; they are reserved at once
+    #[arg(long, value_name = "SIZE", value_parser = capacity)]
+    capacity: Option<u64>,
+    /// Local memory of all stores together
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = memory)]
+    memory: u64,
+    /// Look so often for commands before sleeping: sooner answers, for processor time
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    polls: u32,
+}
+
+/// Serves until a signal comes. A log that nobody reads does not block it.
+pub fn run(arguments: &DriveArguments, level: tracing::Level) -> ExitCode {
+    // In this order, because the log's thread must not take the signals.
+    let started = os::termination_signals().and_then(|signals| Ok((signals, Log::of_server(level)?)));
+    let (signals, mut log) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            // If standard error cannot be written, the exit status reports the error.
+            let _ = writeln!(std::io::stderr(), "error: the system refused a descriptor or a thread: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = serve(arguments, signals.as_fd());
+    if let Err(error) = &outcome {
+        log.say(&format!("error: {error}\n"));
+    }
+    log.end();
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(arguments: &DriveArguments, signals: BorrowedFd<'_>) -> Outcome {
+    let env = Env::system();
+    let flash = |path: &PathBuf| open(path, arguments.capacity, &env);
+    let namespaces = arguments.file.iter().map(flash).collect::<Result<Vec<_>, _>>()?;
+    namespaces.iter().for_each(|flash| tracing::info!("{}: {}", flash.describe(), Size(flash.capacity_bytes())));
+    let options =
+        ServingOptions { socket: arguments.socket.clone(), memory_bytes: arguments.memory, polls: arguments.polls };
+    let serving = Serving::start(namespaces, &options, &env)?;
+    for (name, bytes) in serving.partitions() {
+        tracing::info!("partition {name}: {}", Size(bytes));
+    }
+    tracing::info!("stores find the drive at {}", arguments.socket.display());
+    serving.run(signals)?;
+    Ok(())
+}
+
+fn open(path: &Path, capacity: Option<u64>, env: &Env) -> Result<Arc<dyn Flash>, String> {
+    let flash = match (path.exists(), capacity) {
+        (true, _) => FileFlash::open(path, IoEngine::Auto, env),
+        (false, Some(bytes)) => FileFlash::create(path, bytes, IoEngine::Auto, env),
+        (false, None) => return Err(format!("{} is not there: give --capacity, and it is made", path.display())),
+    };
+    Ok(Arc::new(flash.map_err(|error| error.to_string())?))
+}
