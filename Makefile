@@ -159,6 +159,7 @@ test-nbd: test-build
 
 test-kill: test-build
 	$(TIMED) kill $(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
+	$(TIMED) kill-drive $(X) test-kill-drive --server $(SERVER) --cycles $(KILL_CYCLES)
 
 test-device: test-build
 	$(TIMED) device $(X) test-device --server $(SERVER) --cycles $(DEVICE_CYCLES)

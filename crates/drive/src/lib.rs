@@ -45,7 +45,7 @@ pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation, Size};
-pub use host::{AttachedFlash, Attaching, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
+pub use host::{AttachedFlash, Attaching, CarriedFlash, Drive, HostView, Lease, QueueFull, QueuePair, Returned};
 pub use memory::{BufferPart, HostArena, HostRegion, LocalBuffer, LocalMemory, PairMemory, PartedBuffer, SealedRange};
 pub use process::{OfProcess, ProcessMark};
 pub use protocol::{

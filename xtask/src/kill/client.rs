@@ -21,19 +21,26 @@ pub struct Shared {
     pub addresses: [SocketAddr; 2],
     /// The server is about to be killed: from here on, a broken connection is expected.
     pub killing: AtomicBool,
+    /// While it is, a server may answer that it cannot do it: that is as good as no answer.
+    may_refuse: bool,
     pub acknowledged: AtomicU64,
     /// By client and key: the highest write that a reader was shown.
     pub seen: Vec<Vec<AtomicU64>>,
 }
 
 impl Shared {
-    pub fn new(addresses: [SocketAddr; 2], clients: usize) -> Shared {
+    pub fn new(addresses: [SocketAddr; 2], clients: usize, may_refuse: bool) -> Shared {
         let seen = (0..clients).map(|_| (0..KEYS).map(|_| AtomicU64::new(0)).collect()).collect();
-        Shared { addresses, killing: AtomicBool::new(false), acknowledged: AtomicU64::new(0), seen }
+        Shared { addresses, killing: AtomicBool::new(false), may_refuse, acknowledged: AtomicU64::new(0), seen }
     }
 
     fn address_of(&self, client: usize) -> SocketAddr {
         self.addresses[client % 2]
+    }
+
+    /// Whether this is the answer of a server that lost its drive.
+    fn is_refusal(&self, answer: &str) -> bool {
+        self.may_refuse && answer.contains("SERVER_ERROR") && self.killing.load(Ordering::SeqCst)
     }
 
     /// Handles a broken connection, which ends a thread. Before the kill it is the server's fault.
@@ -46,7 +53,8 @@ impl Shared {
         // A malformed reply is the server's fault even during the kill, except for a truncated last line.
         if error.kind() == io::ErrorKind::InvalidData && self.killing.load(Ordering::SeqCst) {
             let text = error.to_string();
-            return if text.contains("broke off") { Ok(()) } else { Err(text.into()) };
+            let is_expected = text.contains("broke off") || self.is_refusal(&text);
+            return if is_expected { Ok(()) } else { Err(text.into()) };
         }
         Err(format!("a connection failed while the server ran: {error}").into())
     }
@@ -103,6 +111,11 @@ impl Client {
         connection.flush()?;
         for (key, reply) in expected {
             let line = connection.read_line()?;
+            if let Line::Other(answer) = &line
+                && shared.is_refusal(answer)
+            {
+                return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the drive is away"));
+            }
             if line != reply {
                 let key = String::from_utf8_lossy(&name(self.index, key)).into_owned();
                 return Ok(Err(format!("a write to {key} was answered {line:?}, expected {reply:?}").into()));

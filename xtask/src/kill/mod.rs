@@ -3,9 +3,11 @@
 //! seed usually reproduces a failure, but not always. If the store has an ordered keyspace beside its hashed one, every other client writes
 //! there.
 //!
-//! This tests the process: the kernel keeps the writes that it has. [`Run`] takes any [`Fault`]; `power_cut` has one that loses more.
+//! This tests the process: the kernel keeps the writes that it has. [`Run`] takes any [`Fault`]; `power_cut` has one that loses more, and
+//! `test-kill-drive` puts the drive into a process of its own, so that either side is killed.
 
 mod client;
+mod drive_process;
 mod model;
 
 use std::ffi::OsString;
@@ -17,6 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use self::client::{Client, Shared};
+use self::drive_process::{DriveProcess, KillEitherSide};
 use crate::arguments::Arguments;
 use crate::{Failure, workspace};
 use tapetum_bench::random::Random;
@@ -60,6 +63,20 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+/// As [`run`], with the drive in a process of its own.
+pub fn run_either_side(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = &Plan::parse(arguments)?;
+    workspace::keeping("kill", |scratch| {
+        let drive = DriveProcess::start(&plan.binary, &scratch.join("drive"))?;
+        let socket = drive.socket();
+        let fault = KillEitherSide(drive);
+        let mut run = Run::new(plan, &scratch.join("data"), fault)?.on_device(&socket).with_ordered()?;
+        run.cycles(plan.cycles)?;
+        println!("test-kill-drive: {}; {} kills of the drive", run.summary(), run.fault().0.kills);
+        Ok(())
+    })
+}
+
 /// Gives the store this capacity while it serves. If it has that already, it answers at once.
 fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     let ask = || -> std::io::Result<String> {
@@ -80,6 +97,11 @@ fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
 /// The way in which a server ends.
 pub trait Fault {
     fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure>;
+
+    /// Whether a server that is being struck may answer that it cannot do it.
+    fn may_refuse(&self) -> bool {
+        false
+    }
 }
 
 pub struct Kill;
@@ -113,7 +135,7 @@ impl<F: Fault> Run<F> {
         let options = ["--capacity", &CAPACITY_BYTES.to_string(), "--memory", MEMORY, "--sync", "always"];
         let options = ServerOptions::new(&plan.binary, data, &options)?;
         Ok(Run {
-            shared: Shared::new([options.address; 2], clients),
+            shared: Shared::new([options.address; 2], clients, fault.may_refuse()),
             clients: (0..clients).map(|index| Client::new(index, seed)).collect(),
             random: Random::new(seed),
             seed,
@@ -127,7 +149,7 @@ impl<F: Fault> Run<F> {
         })
     }
 
-    /// Puts the store on this device, of which it takes a part.
+    /// Puts the store on this device, or on the drive at this socket, of which it takes a part.
     pub fn on_device(mut self, device: &Path) -> Run<F> {
         let place = ["--drive".into(), device.display().to_string()];
         self.place = place.iter().map(OsString::from).collect();

@@ -222,9 +222,10 @@ impl Controller {
         }
     }
 
-    /// Another `poll` would make progress at once.
+    /// Another `poll` would make progress at once, or start what the last one has submitted: no descriptor tells of that.
     pub fn is_ready(&self) -> bool {
-        !self.ready.is_empty() || self.compute.as_ref().is_some_and(|compute| compute.has_task())
+        let has_task = || self.compute.as_ref().is_some_and(|compute| compute.has_task());
+        !self.ready.is_empty() || self.started_us.is_some() || has_task()
     }
 
     /// Like [`FlashQueue::event_fd`], and also readable for pipelines that ended on the drive's units.

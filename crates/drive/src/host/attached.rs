@@ -71,6 +71,10 @@ impl AttachedFlash {
         self.current().ask(Frame::new(Kind::Made, []), &[]).map(drop).map_err(|error| self.error(&error))
     }
 
+    pub(super) fn env(&self) -> &Env {
+        &self.env
+    }
+
     fn current(&self) -> Arc<Attachment> {
         whole(self.attachment.lock()).clone()
     }

@@ -154,6 +154,23 @@ fn many_ranges_and_parts_reach_the_drive_with_their_commands() {
 }
 
 #[test]
+fn a_view_has_what_was_read_and_what_the_host_wrote_over_it() {
+    let served = Served::new();
+    let drive = drive(&served.made("a"));
+    let mut pair = drive.queue_pair(1).unwrap();
+    assert_eq!(write(&mut pair, 0, 6), Status::Success);
+    let mut buffer = drive.local().allocate(4096).unwrap();
+    let read = Operation::Read { flash: 0, local: buffer.offset(), length: 4096 };
+    assert_eq!(run(&mut pair, read, &mut buffer).status, Status::Success);
+    pair.fill(Purpose::Put, &mut buffer, 100..200).fill(0);
+    let mut view = pair.view(Purpose::Get, buffer, 50..250);
+    let wanted = [[6; 50].as_slice(), &[0; 100], &[6; 50]].concat();
+    assert_eq!(view.bytes(), wanted);
+    pair.prepend(Purpose::Get, &mut view, b"ab");
+    assert_eq!(view.bytes(), [b"ab", &wanted[..]].concat());
+}
+
+#[test]
 fn a_drive_writes_from_the_hosts_arenas() {
     let served = Served::new();
     let drive = drive(&served.made("a"));

@@ -6,6 +6,7 @@
 mod attached;
 #[cfg(test)]
 mod cancel_tests;
+mod carried;
 #[cfg(test)]
 pub mod compute_bench;
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod tests;
 mod units_tests;
 
 pub use attached::{AttachedFlash, Attaching};
+pub use carried::CarriedFlash;
 pub use crossing::HostView;
 pub use drive::Drive;
 pub use lease::{Lease, Returned};

@@ -315,6 +315,21 @@ impl LocalBuffer {
         &mut self.written
     }
 
+    /// A copy of these bytes, with those that the host has written since.
+    pub(crate) fn copy_with_unsent(&self, bytes: std::ops::Range<usize>) -> Vec<u8> {
+        let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };
+        let mut copy = self.bytes()[bytes].to_vec();
+        for LocalRange { offset, length } in self.written.inside(range).0.into_iter().flat_map(|ranges| *ranges) {
+            let (Some(written), _) = self.memory.region.mapping.pointer_to_write(offset, length) else {
+                unreachable!("buffers are inside their region")
+            };
+            // SAFETY: inside the window, where these bytes are this buffer's, and nobody writes them while it is borrowed.
+            let written = unsafe { std::slice::from_raw_parts(written.as_ptr(), length as usize) };
+            copy[(offset - range.offset) as usize..][..length as usize].copy_from_slice(written);
+        }
+        copy
+    }
+
     /// Whether some of these bytes are yet to reach the drive, so that they cannot be read.
     pub(crate) fn is_unsent(&self, bytes: std::ops::Range<usize>) -> bool {
         let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };

@@ -285,10 +285,10 @@ fn fill_keyspace<R>(
 
 /// A new store has only the default keyspace. Checked before the store is made.
 pub(super) fn expect_store_of(place: &Place, keyspace: &str) -> Result<(), String> {
-    let path = place.path();
-    if keyspace == DEFAULT_NAME || path.exists() {
+    if keyspace == DEFAULT_NAME || place.may_have_store() {
         return Ok(());
     }
+    let path = place.path();
     let path = path.display();
     Err(format!(
         "there is no store at {path}, and so no keyspace {keyspace:?}: give --data or --drive as the server has it, or make both with \

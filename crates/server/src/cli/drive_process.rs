@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tapetum::when_free;
 use tapetum_drive::serving::{Serving, ServingOptions};
 use tapetum_drive::{Env, FileFlash, Flash, IoEngine, Size};
 
@@ -70,7 +71,7 @@ fn serve(arguments: &DriveArguments, signals: BorrowedFd<'_>) -> Outcome {
 
 fn open(path: &Path, capacity: Option<u64>, env: &Env) -> Result<Arc<dyn Flash>, String> {
     let flash = match (path.exists(), capacity) {
-        (true, _) => FileFlash::open(path, IoEngine::Auto, env),
+        (true, _) => when_free(|| FileFlash::open(path, IoEngine::Auto, env)),
         (false, Some(bytes)) => FileFlash::create(path, bytes, IoEngine::Auto, env),
         (false, None) => return Err(format!("{} is not there: give --capacity, and it is made", path.display())),
     };

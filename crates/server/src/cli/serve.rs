@@ -450,13 +450,12 @@ fn check_devices(arguments: &ServeArguments, place: &tapetum::Place) -> Result<(
     if matches!(arguments.full(), FullArgument::Evict) {
         return Err("--nbd needs --full error: a block device must not lose blocks to others".into());
     }
-    let path = place.path();
-    match path.exists() {
+    match place.may_have_store() {
         true => Ok(()),
         false => Err(format!(
             "there is no store at {}, and so no block device: give --data or --drive as the store has it, or make both with `tapetum \
              keyspace create NAME --block-device SIZE --create`",
-            path.display()
+            place.path().display()
         )),
     }
 }

@@ -38,10 +38,6 @@ pub enum OpenError {
     InUse {
         path: PathBuf,
     },
-    /// The store is on a drive in another process, whose flash only its server reaches.
-    Elsewhere {
-        path: PathBuf,
-    },
     /// The store's buffers do not fit into the budget.
     Memory {
         path: PathBuf,
@@ -100,11 +96,6 @@ impl fmt::Display for OpenError {
             OpenError::NoPath => {
                 write!(f, "the store's path is empty: give that of a directory, a file or a block device")
             }
-            OpenError::Elsewhere { path } => write!(
-                f,
-                "{} is a partition of a drive in another process: start a server there (tapetum serve --drive), and ask that",
-                path.display()
-            ),
             OpenError::NoStore { path } => {
                 write!(
                     f,

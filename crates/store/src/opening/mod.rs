@@ -36,7 +36,8 @@ use tapetum_base::options::{Full, Slabs, StoreOptions, TierSize};
 use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
-    DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity, IoEngine, ProgramIdentity, Size, programs,
+    AttachedFlash, Attaching, CarriedFlash, DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity,
+    IoEngine, ProgramIdentity, Size, programs,
 };
 
 /// The most that a new store that is served takes if its capacity is not given.
@@ -594,17 +595,22 @@ pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
 /// # Errors
 /// As [`Options::open`].
 pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
-    let path = place.given_path()?;
-    refuse_partition(place)?;
-    Ok(Arc::new(open_flash(&path, &Env::system())?))
+    let (path, env) = (place.given_path()?, Env::system());
+    match carried(place, &env)? {
+        Some(flash) => Ok(flash),
+        None => Ok(Arc::new(open_flash(&path, &env)?)),
+    }
 }
 
-/// Tools that open a store beside its server need its flash in this process.
-fn refuse_partition(place: &Place) -> Result<(), OpenError> {
-    match place {
-        Place::Partition { .. } => Err(OpenError::Elsewhere { path: place.path() }),
-        Place::Directory(_) | Place::Drive(_) => Ok(()),
+/// The flash of a partition, for a tool, which nobody else has as long as this lives. `None`: the place is none.
+fn carried(place: &Place, env: &Env) -> Result<Option<Arc<dyn Flash>>, OpenError> {
+    let Place::Partition { socket, name } = place else { return Ok(None) };
+    let attached = when_free(|| AttachedFlash::attach(socket, name, Attaching::default(), env));
+    let attached = attached.map_err(OpenError::existing)?;
+    if !attached.was_made() {
+        return Err(OpenError::NoStore { path: place.path() });
     }
+    Ok(Some(Arc::new(CarriedFlash::new(attached))))
 }
 
 fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
@@ -612,7 +618,9 @@ fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
 }
 
 fn open_flash_read_only(place: &Place, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
-    refuse_partition(place)?;
+    if let Some(flash) = carried(place, env)? {
+        return Ok(flash);
+    }
     let path = place.path();
     let opened = when_free(|| FileFlash::open_read_only(&path, IoEngine::Auto, env));
     Ok(Arc::new(opened.map_err(OpenError::existing)?))
@@ -620,7 +628,10 @@ fn open_flash_read_only(place: &Place, env: &Env) -> Result<Arc<dyn Flash>, Open
 
 /// A process that was killed holds its file or device until its last writes have ended: it is waited for, a live one is not
 /// for long.
-fn when_free<T>(attempt: impl Fn() -> Result<T, FlashError>) -> Result<T, FlashError> {
+///
+/// # Errors
+/// What `attempt` says at last.
+pub fn when_free<T>(attempt: impl Fn() -> Result<T, FlashError>) -> Result<T, FlashError> {
     const WAIT: Duration = Duration::from_millis(50);
     for _ in 0..60 {
         match attempt() {

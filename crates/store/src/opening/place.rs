@@ -69,6 +69,14 @@ impl Place {
         }
     }
 
+    /// Whether there may be a store: of a partition, only its drive knows.
+    pub fn may_have_store(&self) -> bool {
+        match self {
+            Place::Partition { .. } => true,
+            Place::Directory(_) | Place::Drive(_) => self.path().exists(),
+        }
+    }
+
     /// As [`Place::path`]; an error where nothing was given.
     pub(super) fn given_path(&self) -> Result<PathBuf, OpenError> {
         let (Place::Directory(given) | Place::Drive(given) | Place::Partition { socket: given, .. }) = self;
