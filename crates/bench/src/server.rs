@@ -143,6 +143,17 @@ impl Server {
         self.kill_and_then(|| ())
     }
 
+    /// As [`Server::kill`], of one that may have ended by itself, with an error that it told.
+    pub fn kill_if_running(mut self) -> Result<(), Failure> {
+        match self.child.try_wait()? {
+            Some(status) if status.code().is_none() => {
+                Err(format!("the server had ended by itself, {status}\n{}", self.log_tail()).into())
+            }
+            Some(_) => Ok(()),
+            None => self.kill(),
+        }
+    }
+
     /// Sends SIGKILL, calls `let_go` to end calls in which the process waits uninterruptibly, and waits for the end.
     pub fn kill_and_then(mut self, let_go: impl FnOnce()) -> Result<(), Failure> {
         let ended = self.child.try_wait()?;

@@ -85,29 +85,39 @@ fn spawn(binary: &Path, folder: &Path) -> Result<Child, Failure> {
 /// Kills the server, the drive, or both in either order.
 pub struct KillEitherSide(pub DriveProcess);
 
-impl Fault for KillEitherSide {
-    fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure> {
+impl KillEitherSide {
+    fn strike_with(
+        &mut self,
+        server: Server,
+        random: &mut Random,
+        kill: impl Fn(Server) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let KillEitherSide(drive) = self;
         match random.below(4) {
-            0 => return server.kill(),
+            0 => return kill(server),
             1 => {
-                server.kill()?;
+                kill(server)?;
                 drive.kill()?;
-            }
-            2 => {
-                drive.kill()?;
-                server.kill()?;
             }
             _ => {
                 drive.kill()?;
-                // The server is to find it gone, and go on answering.
-                std::thread::sleep(Duration::from_millis(random.below(300)));
-                let mut server = server;
-                server.expect_alive()?;
-                server.kill()?;
+                std::thread::sleep(Duration::from_millis(random.below(2) * random.below(300)));
+                kill(server)?;
             }
         }
         drive.start_again()
+    }
+}
+
+impl Fault for KillEitherSide {
+    /// A server that finds its drive gone goes on answering until it is killed.
+    fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure> {
+        self.strike_with(server, random, Server::kill)
+    }
+
+    /// One that finds it gone while it starts ends by itself, and says why.
+    fn strike_starting(&mut self, server: Server, random: &mut Random) -> Result<(), Failure> {
+        self.strike_with(server, random, Server::kill_if_running)
     }
 
     fn may_refuse(&self) -> bool {

@@ -98,6 +98,11 @@ fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
 pub trait Fault {
     fn strike(&mut self, server: Server, random: &mut Random) -> Result<(), Failure>;
 
+    /// As [`Fault::strike`], of one that may not serve yet.
+    fn strike_starting(&mut self, server: Server, random: &mut Random) -> Result<(), Failure> {
+        self.strike(server, random)
+    }
+
     /// Whether a server that is being struck may answer that it cannot do it.
     fn may_refuse(&self) -> bool {
         false
@@ -251,7 +256,7 @@ impl<F: Fault> Run<F> {
     fn strike_while_starting(&mut self) -> Result<(), Failure> {
         let server = self.options.spawn()?;
         std::thread::sleep(Duration::from_millis(self.random.below(100)));
-        self.fault.strike(server, &mut self.random)?;
+        self.fault.strike_starting(server, &mut self.random)?;
         self.strikes += 1;
         Ok(())
     }

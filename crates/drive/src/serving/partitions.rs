@@ -5,8 +5,8 @@
 //!  0           4096        8192            1 MiB
 //!  +-----------+-----------+---------------+--------------------+------+------------------+-----
 //!  | table, of | table, of | not used      | a partition        | free | a partition      | ...
-//!  | even      | odd       |               | (multiples of 1    |      |                  |
-//!  | writings  | writings  |               |  MiB)              |      |                  |
+//!  | even      | odd       |               | (from a multiple   |      |                  |
+//!  | writings  | writings  |               |  of 1 MiB on)      |      |                  |
 //!  +-----------+-----------+---------------+--------------------+------+------------------+-----
 //!
 //!  a table, little endian
@@ -35,8 +35,10 @@ use tapetum_kernels::checksum::crc32c_append;
 
 pub const PARTITIONS_MAX: usize = 31;
 pub const NAME_BYTES_MAX: usize = 64;
-/// Partitions begin at, and have, multiples of this.
+/// Partitions begin at multiples of this.
 pub const UNIT_BYTES: u64 = 1 << 20;
+/// They have multiples of this: no sector is larger.
+const LENGTH_UNIT_BYTES: u64 = 4096;
 const TABLE_BYTES: usize = 4096;
 const ENTRY_BYTES: usize = 128;
 const MAGIC: u64 = u64::from_le_bytes(*b"tapetDRV");
@@ -59,8 +61,9 @@ pub struct Partition {
 }
 
 impl Partition {
+    /// Where the next one may begin.
     fn end(&self) -> u64 {
-        self.start + self.length
+        (self.start + self.length).next_multiple_of(UNIT_BYTES)
     }
 }
 
@@ -132,7 +135,7 @@ impl Partitions {
         if self.entries.len() == PARTITIONS_MAX {
             return Err(PartitionError::TooMany);
         }
-        let length = bytes.max(1).checked_next_multiple_of(UNIT_BYTES).unwrap_or(u64::MAX);
+        let length = bytes.max(1).checked_next_multiple_of(LENGTH_UNIT_BYTES).unwrap_or(u64::MAX);
         let place = self.gaps().enumerate().find(|(_, gap)| gap.end - gap.start >= length);
         let Some((number, Range { start, .. })) = place else {
             return Err(PartitionError::NoSpace { needed_bytes: length, free_bytes: self.free_bytes_max() });
@@ -178,7 +181,7 @@ impl Partitions {
             return Ok(length);
         }
         let end_max = self.entries.get(number + 1).map_or(self.end_bytes(), |next| next.start);
-        let wanted = bytes.checked_next_multiple_of(UNIT_BYTES).unwrap_or(u64::MAX);
+        let wanted = bytes.checked_next_multiple_of(LENGTH_UNIT_BYTES).unwrap_or(u64::MAX);
         if wanted > end_max - start {
             let needed_bytes = wanted - length;
             return Err(PartitionError::NoSpace { needed_bytes, free_bytes: end_max - start - length });
@@ -206,7 +209,7 @@ impl Partitions {
         let mut free_from = UNIT_BYTES;
         for entry in &self.entries {
             let end = entry.start.checked_add(entry.length);
-            let is_whole = entry.start % UNIT_BYTES == 0 && entry.length % UNIT_BYTES == 0 && entry.length > 0;
+            let is_whole = entry.start % UNIT_BYTES == 0 && entry.length % LENGTH_UNIT_BYTES == 0 && entry.length > 0;
             if !is_whole || entry.start < free_from || end.is_none_or(|end| end > self.end_bytes()) {
                 let name = &entry.name;
                 return Err(io::Error::other(format!("its table has the partition {name} where none can be")));
@@ -320,7 +323,7 @@ mod tests {
         let flash = flash(20);
         let mut all = partitions(&flash).unwrap();
         all.make("a", 5 << 20, 7).unwrap();
-        all.make("b", 1, 8).unwrap();
+        all.make("b", 4097, 8).unwrap();
         all.change("a", |partition| partition.epoch += 3).unwrap();
         all.change("b", |partition| partition.is_made = true).unwrap();
         let before = all.all().to_vec();
@@ -336,7 +339,7 @@ mod tests {
         all.make("b", 2 << 20, 0).unwrap();
         assert!(matches!(all.make("c", 6 << 20, 0), Err(PartitionError::NoSpace { .. })));
         assert!(matches!(all.grow("a", 5 << 20), Err(PartitionError::NoSpace { .. })));
-        assert_eq!(all.grow("b", (2 << 20) + 1).unwrap(), 3 << 20);
+        assert_eq!(all.grow("b", (2 << 20) + 1).unwrap(), (2 << 20) + 4096);
         assert!(matches!(all.grow("none", 1), Err(PartitionError::NotFound)));
         all.make("c", 4 << 20, 0).unwrap();
         assert!(all.grow("b", 4 << 20).is_err());

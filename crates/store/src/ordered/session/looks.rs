@@ -248,10 +248,12 @@ pub(super) fn arguments(flags: NodeFlags) -> NodeArguments {
     NodeArguments { salt, id: ANY_NODE, stamp: 0, watermark: 0, seal: ImageSeal::default(), now_ms: 0, flags }
 }
 
-/// The error of a program over a node's page that ended so: its unit died, or the page is damaged.
+/// The error of a program over a node's page that ended so: its unit died, its drive is gone, or the page is damaged.
 pub(super) fn failed_at(node: NodeId, status: Status) -> Error {
     match status {
         Status::UnitLost => Error::Io(format!("the compute unit that had data node {} died", node.0)),
+        // Of a drive in another process.
+        Status::Failed => Error::Io(format!("the drive ended while it had data node {}", node.0)),
         _ => damaged(node),
     }
 }
