@@ -117,7 +117,13 @@ class DriveProcess(HostTest):
         server = self.serve(*place)
         self.assertEqual(self.done("get", "a", *place), "A")
         self.assertEqual(self.done("scan", "sorted", "--fields", "key: name string; value: text string", "--select", "count(*)", *place).split()[-1], "5000")
+        stats = dict(line.split() for line in self.done("stats", *place).splitlines())
+        self.assertGreater(int(stats["drive_process_cpu_us"]), 0)
+        self.assertGreater(int(stats["drive_process_resident_bytes"]), 1 << 20)
+        self.assertGreater(int(stats["drive_scan_local_to_host_bytes"]), 0)
         self.assertEqual(server.stop(), 0)
+        restored = self.tapetum("backup", "restore", self.folder / "backups", "--into", place[1])
+        self.assertNotEqual(restored.returncode, 0)
 
     def test_what_cannot_be_is_said(self):
         socket = self.drive()

@@ -75,6 +75,9 @@ pub struct Stats {
     pub get_flash_read_max_bytes: u64,
     pub flash_to_local_bytes: u64,
     pub local_to_host_bytes: u64,
+    /// Processor time of the process that has the drive, for all of its stores; 0 if that is this process.
+    pub drive_process_cpu_us: u64,
+    pub drive_process_resident_bytes: u64,
     /// Bytes that crossed between flash, the drive's local memory and the host, in the order of [`Purpose::ALL`].
     pub drive_bytes: [PurposeBytes; Purpose::COUNT],
     /// Read commands that looked into key tables before a flush.
@@ -181,6 +184,8 @@ store_figures!(
     get_flash_read_max_bytes: false, "The longest of those reads",
     flash_to_local_bytes: true, "Bytes read from flash into the drive's local memory",
     local_to_host_bytes: true, "Bytes copied from the drive's local memory to the host",
+    drive_process_cpu_us: true, "Processor time of the process that has the drive, for all of its stores; 0 if that is the server",
+    drive_process_resident_bytes: false, "Memory of that process that is in DRAM",
     key_check_reads: true, "Read commands that looked into key tables before a flush",
     flash_read_commands: true, "Read commands of every kind",
     large_values: false, "Values that lie in extents of their own, those included that a flush will free",

@@ -55,6 +55,24 @@ pub fn thread_cpu_us() -> u64 {
     read_ns(libc::CLOCK_THREAD_CPUTIME_ID) / 1000
 }
 
+/// What a drive's process has used and holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriveUsage {
+    /// Processor time of all of its threads, for all of its hosts, since it began.
+    pub cpu_us: u64,
+    /// Memory that is in DRAM.
+    pub resident_bytes: u64,
+}
+
+impl DriveUsage {
+    pub(crate) fn of_this_process() -> DriveUsage {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+        let resident_bytes = pages * rustix::param::page_size() as u64;
+        DriveUsage { cpu_us: read_ns(libc::CLOCK_PROCESS_CPUTIME_ID) / 1000, resident_bytes }
+    }
+}
+
 fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live timespec.

@@ -20,6 +20,8 @@ mod device;
 pub mod env;
 mod event;
 pub mod flash;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod link;
 pub mod locks;
@@ -33,7 +35,7 @@ pub mod unfinished;
 mod wakeup;
 
 pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
-pub use cpu::{drive_cpu_us, thread_cpu_us};
+pub use cpu::{DriveUsage, drive_cpu_us, thread_cpu_us};
 pub use device::program::{self, Program};
 pub use device::threads::DRIVE_THREADS_MAX;
 pub use device::{arbiter, engine, programs};

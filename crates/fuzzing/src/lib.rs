@@ -53,6 +53,8 @@ pub const TARGETS: &[Target] = &[
     target("drive_pipelines", drive_pipelines::pipelines, 1152),
     target("drive_identity", drive::identity, 512),
     target("drive_programs", drive::programs, 512),
+    target("drive_hostile_host", tapetum_drive::fuzzing::hostile_host, 512),
+    target("drive_hostile_drive", tapetum_drive::fuzzing::hostile_drive, 256),
     target("match_record", pages::match_record, 512),
     target("sealed_page", pages::sealed_page, 4096),
     target("key_table", pages::key_table, 4096),

@@ -279,6 +279,7 @@ impl Base {
     /// The figures that belong to no engine.
     pub fn stats(&self) -> Stats {
         let (counters, geometry) = (self.drive.counters(), &self.geometry);
+        let process = self.drive.usage_elsewhere().unwrap_or_default();
         // Held no longer than this: in the lock order, engines' locks come before extents.
         let used_extents = {
             let extents = lock(&self.extents);
@@ -293,6 +294,8 @@ impl Base {
             log_write_bytes: self.log.log_write_bytes(),
             flash_to_local_bytes: counters.flash_to_local_bytes,
             local_to_host_bytes: counters.local_to_host_bytes,
+            drive_process_cpu_us: process.cpu_us,
+            drive_process_resident_bytes: process.resident_bytes,
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             drive_bytes: counters.purposes,
             ..Stats::default()

@@ -87,9 +87,12 @@ impl FarHost {
                 Ok(Some(command)) => return Some(command),
                 Ok(None) => {}
                 Err(SubmissionError::Refused { slot, tag, status }) => {
-                    if self.place(slot).is_none_or(|place| place.replace(NOTHING).is_some()) {
-                        self.break_off();
-                        continue;
+                    match self.place(slot) {
+                        Some(place @ None) => *place = Some(NOTHING),
+                        _ => {
+                            self.break_off();
+                            continue;
+                        }
                     }
                     self.give(EndedCommand { slot, completion: Completion::new(tag, status) });
                     self.waker.wake();

@@ -125,7 +125,7 @@ impl AttachedController {
     }
 
     /// Takes submitted commands and gives ended ones. Returns whether there were any.
-    fn advance(&mut self) -> bool {
+    pub fn advance(&mut self) -> bool {
         let mut is_busy = false;
         while let Some(SubmittedCommand { command, slot, leased }) = self.line.take() {
             // SAFETY: the caller of the host's `submit` kept its contract; or the host is another process, whose ranges were claimed.

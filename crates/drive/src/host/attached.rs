@@ -5,6 +5,7 @@
 //!
 //! Threads: any, one question at a time; and one that waits for the end of the connection.
 
+use crate::cpu::DriveUsage;
 use crate::env::Env;
 use crate::flash::{Flash, FlashError, FlashQueue, Health};
 use crate::link::VERSION;
@@ -350,10 +351,11 @@ impl Elsewhere {
         Ok((Elsewhere { attachment, memory, identity }, local))
     }
 
-    /// The counters that the drive has of it, encoded; none, if it is gone.
-    pub(super) fn counters(&self) -> Vec<u8> {
-        let answer = self.attachment.ask(Frame::new(Kind::Counters, [self.memory]), &[]);
-        answer.map(|answer| answer.text).unwrap_or_default()
+    /// What the drive's process has used, and the counters that it has of this, encoded. `None`: it is gone.
+    pub(super) fn counters(&self) -> Option<(DriveUsage, Vec<u8>)> {
+        let answer = self.attachment.ask(Frame::new(Kind::Counters, [self.memory]), &[]).ok()?;
+        let [cpu_us, resident_bytes, ..] = answer.numbers;
+        Some((DriveUsage { cpu_us, resident_bytes }, answer.text))
     }
 }
 

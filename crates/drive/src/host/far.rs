@@ -1,19 +1,20 @@
 //! A controller in a drive's process, as its queue pair sees it: two rings in memory that both have.
 //!
 //! What the drive says is checked: an end is of a command that is on its way, and of each once. When the connection ends, the commands
-//! on their way end with ENODEV; what the drive had put into the ring before counts.
+//! on their way end with ENODEV; what the drive had put into the ring before counts ([`OnTheirWay`]).
 
 use super::attached::{Attachment, Elsewhere};
+use super::on_their_way::OnTheirWay;
 use crate::device::EndedCommand;
 use crate::event::{Event, is_readable_within};
 use crate::link::frame::{Frame, Kind};
 use crate::link::ring::{RingPutter, RingTaker};
 use crate::link::submission::{
     DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, PAIR_BYTES, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
-    WRITTEN_MAX, decode_end,
+    WRITTEN_MAX,
 };
 use crate::memory::{HostRegion, SharedFile};
-use crate::protocol::{Command, Completion, LeasedRanges, LocalRange};
+use crate::protocol::{Command, LeasedRanges, LocalRange};
 use crate::wakeup::{Sleeper, Waker};
 use std::cell::Cell;
 use std::io;
@@ -41,15 +42,11 @@ pub(super) struct FarController {
     ends: RingTaker<END_WORDS>,
     sleeper: Sleeper,
     drive: Waker,
-    /// The tag of the command in each slot, while it is on its way.
-    tags: Vec<Option<u64>>,
-    in_flight: usize,
+    commands: OnTheirWay,
     /// Somebody may sleep on the descriptor.
     is_asked: Cell<bool>,
     /// Commands were submitted that the drive was not told of.
     is_unsent: bool,
-    /// Taken from the ring, and not polled yet.
-    taken: Vec<EndedCommand>,
 }
 
 impl FarController {
@@ -88,23 +85,16 @@ impl FarController {
             ends: RingTaker::new(shared.clone(), ENDS_AT),
             sleeper,
             drive: Waker::of_peer(shared, DRIVE_LISTENS_AT, Event::of_other(drive_event)),
-            tags: Vec::new(),
-            in_flight: 0,
+            commands: OnTheirWay::default(),
             is_asked: Cell::new(false),
             is_unsent: false,
-            taken: Vec::new(),
         }))
     }
 
     /// Takes a command, and what of its lease the host has written since a command had it. It is copied by the drive, which checks
     /// everything: so this is safe, other than the submission to a controller in this process.
     pub fn submit(&mut self, command: Command, slot: u32, leased: &LeasedRanges, written: &[LocalRange]) {
-        if self.tags.len() <= slot as usize {
-            self.tags.resize(slot as usize + 1, None);
-        }
-        let before = self.tags[slot as usize].replace(command.tag);
-        assert!(before.is_none(), "slot {slot} has a command already");
-        self.in_flight += 1;
+        self.commands.begin(slot, command.tag);
         self.is_unsent = true;
         let (before, last) = written.split_at((written.len().saturating_sub(1)) / WRITTEN_MAX * WRITTEN_MAX);
         let submission = |command, ranges: &[LocalRange]| {
@@ -138,11 +128,11 @@ impl FarController {
         self.sleeper.disarm();
         self.send();
         self.take();
-        if self.taken.is_empty() && self.is_asked.get() {
+        if self.commands.ended().is_empty() && self.is_asked.get() {
             self.sleeper.arm();
             self.take();
         }
-        ended.append(&mut self.taken);
+        ended.append(self.commands.ended());
     }
 
     pub fn rest(&mut self) {
@@ -169,7 +159,7 @@ impl FarController {
 
     pub fn event_fd(&self) -> RawFd {
         // Whoever asks for the first time may sleep without another poll.
-        if !self.is_asked.replace(true) && self.in_flight > 0 {
+        if !self.is_asked.replace(true) && self.commands.count() > 0 {
             self.sleeper.raise();
         }
         self.sleeper.fd()
@@ -185,42 +175,16 @@ impl FarController {
     fn take(&mut self) {
         // Looked at first: then what the ring has is all that there will be.
         let is_lost = self.attachment.is_lost();
-        loop {
-            match self.ends.take() {
-                Ok(Some(entry)) => match decode_end(&entry) {
-                    Ok((slot, completion)) => self.end(slot, completion),
-                    Err(error) => self.attachment.break_off(&format!("an end of a command is none: {error}")),
-                },
-                Ok(None) => break,
-                Err(_) => {
-                    self.attachment.break_off("its ring of ends has a count that cannot be");
-                    break;
-                }
-            }
+        if let Err(how) = self.commands.take_from(&mut self.ends) {
+            self.attachment.break_off(&how);
         }
-        if is_lost && self.in_flight > 0 {
-            for slot in 0..self.tags.len() {
-                if let Some(tag) = self.tags[slot] {
-                    self.end(slot as u32, Completion::failed(tag, libc::ENODEV));
-                }
-            }
+        if is_lost {
+            self.commands.end_all(libc::ENODEV);
         }
     }
 
-    /// A command has ended, if it is on its way.
-    fn end(&mut self, slot: u32, completion: Completion) {
-        match self.tags.get_mut(slot as usize) {
-            Some(tag) if *tag == Some(completion.tag) => {
-                *tag = None;
-                self.in_flight -= 1;
-                self.taken.push(EndedCommand { slot, completion });
-            }
-            _ => self.attachment.break_off("it ended a command that is not on its way"),
-        }
-    }
-
-    fn has_something(&self) -> bool {
-        self.in_flight == 0 || !self.taken.is_empty()
+    fn has_something(&mut self) -> bool {
+        self.commands.count() == 0 || !self.commands.ended().is_empty()
     }
 }
 

@@ -22,6 +22,7 @@ mod lease;
 mod lease_table;
 #[cfg(test)]
 mod lease_tests;
+pub(crate) mod on_their_way;
 mod questions;
 mod queue_pair;
 #[cfg(test)]

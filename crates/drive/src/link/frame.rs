@@ -42,7 +42,7 @@ pub enum Kind {
     Grow = 5,
     /// The store is whole.
     Made = 6,
-    /// number of the memory. Answer: the counters of its queue pairs, encoded.
+    /// number of the memory. Answer: processor time and resident memory of the drive's process; the counters of its queue pairs, encoded.
     Counters = 7,
     /// number of a memory that has no queue pairs any more.
     Forget = 8,

@@ -6,6 +6,7 @@
 use super::partition_flash::PartitionFlash;
 use super::partitions::{Partition, PartitionError};
 use super::{Holder, Service};
+use crate::cpu::DriveUsage;
 use crate::device::claims::Claims;
 use crate::device::far_host::{FarMemory, FarPair};
 use crate::device::threads::{AttachedController, DriveThread, DriveThreads};
@@ -122,7 +123,8 @@ impl Session {
             Kind::Made => self.say_made(),
             Kind::Counters => {
                 let counters = self.memory(frame.numbers[0])?.device.counters.snapshot().encode();
-                Ok((Frame::new(Kind::Done, []).with_text(counters), Vec::new()))
+                let DriveUsage { cpu_us, resident_bytes } = DriveUsage::of_this_process();
+                Ok((Frame::new(Kind::Done, [cpu_us, resident_bytes]).with_text(counters), Vec::new()))
             }
             Kind::Forget => {
                 if let Some(memory) = self.memories.remove(&frame.numbers[0]) {

@@ -54,6 +54,8 @@ pub fn run(arguments: &DriveArguments, level: tracing::Level) -> ExitCode {
 }
 
 fn serve(arguments: &DriveArguments, signals: BorrowedFd<'_>) -> Outcome {
+    // It has what its servers store, some of which hide their memory too.
+    os::hide_memory()?;
     let env = Env::system();
     let flash = |path: &PathBuf| open(path, arguments.capacity, &env);
     let namespaces = arguments.file.iter().map(flash).collect::<Result<Vec<_>, _>>()?;

@@ -50,8 +50,7 @@ pub(super) fn make_file<T, E: From<OpenError>>(
             place::make_directory(directory)?;
             true
         }
-        // A partition has been made by its drive.
-        Place::Partition { .. } => unreachable!("a partition is no file"),
+        Place::Partition { .. } => return Err(OpenError::NoFile { path: path.into() }.into()),
         Place::Drive(_) => {
             let folder = unfinished::folder_of(path);
             if !folder.is_dir() {

@@ -38,6 +38,10 @@ pub enum OpenError {
     InUse {
         path: PathBuf,
     },
+    /// A partition of a drive in another process, where a file or directory is wanted.
+    NoFile {
+        path: PathBuf,
+    },
     /// The store's buffers do not fit into the budget.
     Memory {
         path: PathBuf,
@@ -96,6 +100,11 @@ impl fmt::Display for OpenError {
             OpenError::NoPath => {
                 write!(f, "the store's path is empty: give that of a directory, a file or a block device")
             }
+            OpenError::NoFile { path } => write!(
+                f,
+                "{} is a partition of a drive in another process: restore into a directory or a file, and dump that into the partition",
+                path.display()
+            ),
             OpenError::NoStore { path } => {
                 write!(
                     f,

@@ -81,6 +81,9 @@ pub fn restore_at(
     how: Restore<'_>,
 ) -> Result<Restored, RestoreError> {
     let (path, env) = (place.given_path()?, Env::system());
+    if matches!(place, Place::Partition { .. }) {
+        return Err(OpenError::NoFile { path }.into());
+    }
     if place::is_there(&path)? {
         return Err(RestoreError::Exists { path });
     }
