@@ -120,7 +120,7 @@ class DriveProcess(HostTest):
         stats = dict(line.split() for line in self.done("stats", *place).splitlines())
         self.assertGreater(int(stats["drive_process_cpu_us"]), 0)
         self.assertGreater(int(stats["drive_process_resident_bytes"]), 1 << 20)
-        self.assertGreater(int(stats["drive_scan_local_to_host_bytes"]), 0)
+        self.assertGreater(int(stats["local_to_host_bytes"]), 0)
         self.assertEqual(server.stop(), 0)
         restored = self.tapetum("backup", "restore", self.folder / "backups", "--into", place[1])
         self.assertNotEqual(restored.returncode, 0)

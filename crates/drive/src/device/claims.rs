@@ -1,11 +1,15 @@
-//! Blocks of a host's local memory that commands on their way have: none is had by two.
+//! Sectors of a host's local memory that commands on their way have: none is had by two.
 //!
 //! A host's own process keeps that rule by leases, but another process need not believe it: two commands with one buffer would let flash
-//! write below a program that reads. A bit a block, taken and given back by whichever thread runs the command.
+//! write below a program that reads. A bit for each 512 bytes, since parts of a buffer may be with several commands; taken and given back by
+//! whichever thread runs the command.
 
 use crate::memory::BLOCK_BYTES;
 use crate::protocol::{LeasedRanges, LocalRange};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The least sector of flash, at multiples of which parts of buffers begin.
+const UNIT_BYTES: u64 = 512;
 
 pub struct Claims {
     words: Vec<AtomicU64>,
@@ -15,11 +19,12 @@ pub struct Claims {
 impl Claims {
     /// Of so many blocks, from the start of local memory on.
     pub fn new(blocks: u32) -> Claims {
-        let words = (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Claims { words, bytes: u64::from(blocks) * BLOCK_BYTES as u64 }
+        let bytes = u64::from(blocks) * BLOCK_BYTES as u64;
+        let words = (0..bytes.div_ceil(64 * UNIT_BYTES)).map(|_| AtomicU64::new(0)).collect();
+        Claims { words, bytes }
     }
 
-    /// Takes all blocks of the ranges, or none: somebody has one of them, or they are not the host's.
+    /// Takes all sectors of the ranges, or none: somebody has one of them, or they are not the host's.
     pub fn take(&self, leased: &LeasedRanges) -> bool {
         for (number, range) in leased.ranges.iter().enumerate() {
             if !self.take_range(*range) {
@@ -57,14 +62,14 @@ impl Claims {
 
     fn give_back_word(&self, word: usize, bits: u64) {
         let before = self.words[word].fetch_and(!bits, Ordering::Release);
-        assert!(before & bits == bits, "blocks {bits:#x} of word {word} were given back twice");
+        assert!(before & bits == bits, "sectors {bits:#x} of word {word} were given back twice");
     }
 }
 
-/// The words of a range's blocks, and its bits in each.
+/// The words of a range's sectors, and its bits in each.
 fn words_of(range: LocalRange) -> impl Iterator<Item = (usize, u64)> {
-    let first = range.offset / BLOCK_BYTES as u64;
-    let end = if range.length == 0 { first } else { range.end().div_ceil(BLOCK_BYTES as u64) };
+    let first = range.offset / UNIT_BYTES;
+    let end = if range.length == 0 { first } else { range.end().div_ceil(UNIT_BYTES) };
     (first / 64..end.div_ceil(64)).filter_map(move |word| {
         let from = first.saturating_sub(word * 64).min(64);
         let to = (end - word * 64).min(64);
@@ -117,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_count_as_whole_ones() {
+    fn parts_of_sectors_count_as_whole_ones() {
         let claims = Claims::new(4);
         let range = |offset, length| {
             let ranges = [LocalRange { offset, length }, LocalRange::EMPTY, LocalRange::EMPTY, LocalRange::EMPTY];
             LeasedRanges { region: RegionId::LOCAL, ranges }
         };
         assert!(claims.take(&range(4095, 2)));
-        assert!(!claims.take(&range(0, 1)) && !claims.take(&range(8191, 1)) && claims.take(&range(8192, 1)));
+        assert!(!claims.take(&range(3584, 1)) && !claims.take(&range(4607, 1)) && claims.take(&range(4608, 1)));
         assert!(claims.take(&range(5000, 0)), "nothing is nobody's");
     }
 }

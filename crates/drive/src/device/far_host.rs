@@ -1,14 +1,14 @@
 //! The end of a queue pair whose host is another process: its commands are copied, checked and claimed before a controller sees them.
 //!
 //! What the host writes is believed by nobody: a submission without meaning ends with a status, one that breaks the form of the ring
-//! ends the connection, and until then the drive has done nothing with it. Of the host's local memory, each block is with one command
+//! ends the connection, and until then the drive has done nothing with it. Of the host's local memory, each sector is with one command
 //! at most ([`Claims`]), so that no program reads what flash is writing.
 
 use super::EndedCommand;
 use super::claims::Claims;
 use super::threads::SubmittedCommand;
 use crate::event::Event;
-use crate::link::ring::{RingPutter, RingTaker};
+use crate::link::ring::{PLACES, RingPutter, RingTaker};
 use crate::link::submission::{
     DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
     SubmissionError, encode_end,
@@ -55,6 +55,8 @@ pub(crate) struct FarHost {
     /// Ends for which the ring had no room.
     waiting: VecDeque<EndedCommand>,
     socket: Arc<OwnedFd>,
+    /// Submissions that may still be taken in this round: others have their turn, and the thread its mail.
+    round_left: u32,
     is_broken: bool,
 }
 
@@ -71,13 +73,20 @@ impl FarHost {
             claimed: Vec::new(),
             waiting: VecDeque::new(),
             socket,
+            round_left: 0,
             is_broken: false,
         }
     }
 
+    /// Lets [`FarHost::take`] take as many submissions as the ring holds.
+    pub fn begin_round(&mut self) {
+        self.round_left = PLACES;
+    }
+
     /// The next command. Those that mean nothing end here.
     pub fn take(&mut self) -> Option<SubmittedCommand> {
-        while !self.is_broken {
+        while !self.is_broken && self.round_left > 0 {
+            self.round_left -= 1;
             let taken = match self.submissions.take() {
                 Ok(Some(entry)) => Submission::decode(&entry),
                 Ok(None) => return None,
@@ -169,19 +178,25 @@ impl FarHost {
         self.give_back(&leased);
         self.waiting.push_back(ended);
         self.send();
+        // An honest host has no more commands than credits, whose ends it has not taken.
+        if self.waiting.len() > CREDITS {
+            self.break_off();
+        }
     }
 
-    /// Puts ends into the ring, as far as it has room.
-    pub fn send(&mut self) {
+    /// Puts ends into the ring, as far as it has room. Returns whether it did.
+    pub fn send(&mut self) -> bool {
+        let before = self.waiting.len();
         while let Some(EndedCommand { slot, completion }) = self.waiting.front()
             && !self.is_broken
         {
             match self.ends.put(&encode_end(*slot, completion)) {
                 Ok(true) => drop(self.waiting.pop_front()),
-                Ok(false) => return,
+                Ok(false) => break,
                 Err(_) => self.break_off(),
             }
         }
+        self.waiting.len() < before
     }
 
     /// The host has not taken its ends, and does not tell when it does.
@@ -219,5 +234,9 @@ impl Drop for FarHost {
     /// The controller is gone, and what it had on its way with it: other queue pairs may have its memory.
     fn drop(&mut self) {
         self.claimed.iter().flatten().for_each(|leased| self.give_back(leased));
+        if std::thread::panicking() {
+            // The host would wait for ever.
+            self.break_off();
+        }
     }
 }

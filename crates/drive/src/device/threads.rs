@@ -127,14 +127,19 @@ impl AttachedController {
     /// Takes submitted commands and gives ended ones. Returns whether there were any.
     pub fn advance(&mut self) -> bool {
         let mut is_busy = false;
+        if let HostLine::Far(host) = &mut self.line {
+            host.begin_round();
+        }
         while let Some(SubmittedCommand { command, slot, leased }) = self.line.take() {
             // SAFETY: the caller of the host's `submit` kept its contract; or the host is another process, whose ranges were claimed.
             unsafe { self.controller.submit(command, slot, &leased) };
             self.in_flight += 1;
             is_busy = true;
         }
-        if let HostLine::Far(host) = &mut self.line {
-            host.send();
+        if let HostLine::Far(host) = &mut self.line
+            && host.send()
+        {
+            host.wake();
         }
         if self.in_flight == 0 {
             return is_busy;

@@ -9,9 +9,10 @@ use crate::cpu::DriveUsage;
 use crate::env::Env;
 use crate::flash::{Flash, FlashError, FlashQueue, Health};
 use crate::link::VERSION;
-use crate::link::frame::{CREATE, Frame, Kind, Refusal, TAKE_OVER};
+use crate::link::frame::{AGAIN, CREATE, Frame, Kind, Refusal, TAKE_OVER};
 use crate::locks::whole;
 use crate::memory::{BLOCK_BYTES, LocalMemory, PairMemory, SharedFile};
+use crate::process::ProcessMark;
 use crate::protocol::Identity;
 use crate::wakeup::Waker;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -43,6 +44,8 @@ pub struct AttachedFlash {
     /// Whether its store was made whole before it was attached.
     was_made: bool,
     attachment: Mutex<Arc<Attachment>>,
+    /// By which the drive knows this host again.
+    host: u64,
     env: Env,
 }
 
@@ -54,9 +57,10 @@ impl AttachedFlash {
     /// what the drive says.
     pub fn attach(socket: &Path, name: &str, attaching: Attaching, env: &Env) -> Result<AttachedFlash, FlashError> {
         let path = socket.join(name);
-        let (attachment, was_made) = Attachment::connect(&path, socket, name, attaching, 0, env)?;
+        let host = env.random_u64();
+        let (attachment, was_made) = Attachment::connect(&path, socket, name, (attaching, host, false), env)?;
         let (attachment, env) = (Mutex::new(attachment), env.clone());
-        Ok(AttachedFlash { path, socket: socket.into(), name: name.into(), was_made, attachment, env })
+        Ok(AttachedFlash { path, socket: socket.into(), name: name.into(), was_made, attachment, host, env })
     }
 
     /// Whether somebody has made a store there, whole.
@@ -84,8 +88,8 @@ impl AttachedFlash {
     pub(super) fn attachment(&self) -> io::Result<Arc<Attachment>> {
         let mut current = whole(self.attachment.lock());
         if current.is_lost() {
-            let AttachedFlash { path, socket, name, env, .. } = self;
-            let connected = Attachment::connect(path, socket, name, Attaching::default(), current.epoch, env);
+            let AttachedFlash { path, socket, name, host, env, .. } = self;
+            let connected = Attachment::connect(path, socket, name, (Attaching::default(), *host, true), env);
             *current = connected.map_err(io::Error::other)?.0;
         }
         Ok(current.clone())
@@ -153,11 +157,11 @@ pub(super) struct Attachment {
     capacity_bytes: AtomicU64,
     sector_bytes: u32,
     atomic_write_bytes: u32,
-    epoch: u64,
     described: String,
     /// Held while a question waits for its answer.
     asks: Mutex<()>,
     watch: Option<JoinHandle<()>>,
+    made: ProcessMark,
 }
 
 struct AttachmentState {
@@ -170,6 +174,8 @@ struct AttachmentState {
 impl AttachmentState {
     fn lose(&self) {
         self.is_lost.store(true, Ordering::Release);
+        // It may have ended already. If not, the drive is to hear of it.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         whole(self.wakers.lock()).values().for_each(Waker::wake_in_any_case);
     }
 }
@@ -179,8 +185,7 @@ impl Attachment {
         path: &Path,
         socket_path: &Path,
         name: &str,
-        attaching: Attaching,
-        epoch_had: u64,
+        (attaching, host, again): (Attaching, u64, bool),
         env: &Env,
     ) -> Result<(Arc<Attachment>, bool), FlashError> {
         let failed = |why: String| FlashError::Drive { path: path.into(), why };
@@ -189,8 +194,9 @@ impl Attachment {
         })?;
         trust(&socket).map_err(failed)?;
         let Attaching { create_bytes, take_over } = attaching;
-        let flags = if take_over { TAKE_OVER } else { 0 } | if create_bytes.is_some() { CREATE } else { 0 };
-        let asked = Frame::new(Kind::Attach, [VERSION, flags, create_bytes.unwrap_or(0), epoch_had]).with_text(name);
+        let flags = [(take_over, TAKE_OVER), (create_bytes.is_some(), CREATE), (again, AGAIN)];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set).fold(0, |flags, (_, flag)| flags | flag);
+        let asked = Frame::new(Kind::Attach, [VERSION, flags, create_bytes.unwrap_or(0), host]).with_text(name);
         let answer = exchange(&socket, asked, &[]).map_err(|error| failed(error.to_string()))?;
         if answer.kind == Kind::Refused {
             let why = answer.shown_text();
@@ -201,7 +207,7 @@ impl Attachment {
                 Refusal::Version | Refusal::Other => failed(why),
             });
         }
-        let [capacity_bytes, sector_bytes, atomic_bytes, epoch, is_made, ..] = answer.numbers;
+        let [capacity_bytes, sector_bytes, atomic_bytes, _epoch, is_made, ..] = answer.numbers;
         let (Ok(sector_bytes), Ok(atomic_write_bytes)) = (u32::try_from(sector_bytes), u32::try_from(atomic_bytes))
         else {
             return Err(failed("its answer has sizes that no drive has".into()));
@@ -218,10 +224,10 @@ impl Attachment {
             capacity_bytes: AtomicU64::new(capacity_bytes),
             sector_bytes,
             atomic_write_bytes,
-            epoch,
             described: answer.shown_text(),
             asks: Mutex::new(()),
             watch: Some(watch),
+            made: ProcessMark::now(),
         };
         Ok((Arc::new(attachment), is_made != 0))
     }
@@ -235,8 +241,6 @@ impl Attachment {
         if !self.is_lost() {
             tracing::error!("{}: {how}; its connection is ended", self.described);
             self.state.lose();
-            // The thread that watches sees its end.
-            let _ = rustix::net::shutdown(&self.state.socket, Shutdown::Both);
         }
     }
 
@@ -275,6 +279,10 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        // A forked child has the same connection, and not the thread.
+        if !self.made.is_here() {
+            return;
+        }
         // It may have ended already.
         let _ = rustix::net::shutdown(&self.state.socket, Shutdown::Both);
         if let Some(watch) = self.watch.take() {

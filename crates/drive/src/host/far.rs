@@ -47,6 +47,8 @@ pub(super) struct FarController {
     is_asked: Cell<bool>,
     /// Commands were submitted that the drive was not told of.
     is_unsent: bool,
+    /// The drive did not keep to the form: what the ring has counts no more.
+    is_broken: bool,
 }
 
 impl FarController {
@@ -88,6 +90,7 @@ impl FarController {
             commands: OnTheirWay::default(),
             is_asked: Cell::new(false),
             is_unsent: false,
+            is_broken: false,
         }))
     }
 
@@ -137,6 +140,9 @@ impl FarController {
 
     pub fn rest(&mut self) {
         self.sleeper.disarm();
+        if self.attachment.is_lost() {
+            self.sleeper.clear();
+        }
     }
 
     /// As [`Controller::wait`](crate::device::Controller::wait).
@@ -175,7 +181,10 @@ impl FarController {
     fn take(&mut self) {
         // Looked at first: then what the ring has is all that there will be.
         let is_lost = self.attachment.is_lost();
-        if let Err(how) = self.commands.take_from(&mut self.ends) {
+        if !self.is_broken
+            && let Err(how) = self.commands.take_from(&mut self.ends)
+        {
+            self.is_broken = true;
             self.attachment.break_off(&how);
         }
         if is_lost {

@@ -142,12 +142,20 @@ fn many_ranges_and_parts_reach_the_drive_with_their_commands() {
         pair.fill(Purpose::Put, &mut buffer, at..at + 100).fill((at / 512) as u8 + 1);
     }
     let mut parts = PartedBuffer::new(buffer);
-    for at in [0, 4096] {
-        let part = parts.cut(at, 4096);
-        let from = MemoryAddress::local(part.range().offset);
-        submit(&mut pair, 0, Operation::Write { flash: at as u64, from, length: 4096, fua: true }, Lease::Part(part));
+    // Some of them share a page.
+    for at in [0, 1024, 3072, 6144] {
+        let length = if at == 0 { 1024 } else { 2048 };
+        let part = parts.cut(at, length);
+        let (from, length) = (MemoryAddress::local(part.range().offset), length as u32);
+        submit(&mut pair, 0, Operation::Write { flash: at as u64, from, length, fua: true }, Lease::Part(part));
     }
-    let returned = finish(&mut pair, 2);
+    let mut returned = finish(&mut pair, 4);
+    let gap = parts.join();
+    assert!(gap.is_err(), "parts are with what has ended");
+    returned.iter_mut().for_each(|returned| drop(std::mem::take(&mut returned.lease)));
+    let mut buffer = gap.or_else(|parts| parts.join()).unwrap();
+    let from = MemoryAddress::local(buffer.offset() + 5120);
+    assert!(run(&mut pair, Operation::Write { flash: 5120, from, length: 1024, fua: false }, &mut buffer).is_success());
     assert!(returned.iter().all(|returned| returned.completion.is_success()));
     let bytes = [read(&mut pair, 0), read(&mut pair, 4096)].concat();
     for at in (0..8192).step_by(512) {
@@ -170,6 +178,17 @@ fn a_view_has_what_was_read_and_what_the_host_wrote_over_it() {
     assert_eq!(view.bytes(), wanted);
     pair.prepend(Purpose::Get, &mut view, b"ab");
     assert_eq!(view.bytes(), [b"ab", &wanted[..]].concat());
+}
+
+#[test]
+fn what_the_host_wrote_wholly_is_looked_at_before_a_command_has_had_it() {
+    let served = Served::new();
+    let drive = drive(&served.made("a"));
+    let pair = drive.queue_pair(1).unwrap();
+    let mut buffer = drive.local().allocate(8192).unwrap();
+    pair.fill(Purpose::Put, &mut buffer, 0..4096).fill(3);
+    assert_eq!(pair.look(Purpose::Get, &buffer, 0..4096), [3; 4096]);
+    assert_eq!(pair.look(Purpose::Get, &buffer, 4096..8192).len(), 4096);
 }
 
 #[test]

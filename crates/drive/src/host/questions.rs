@@ -1,6 +1,7 @@
 //! Questions of a host to its drive beside queue pairs. All of them are here, so that a drive in another process has one list to answer.
 //!
-//! Threads: any. Each question is answered at once, except [`Drive::grow`], which may wait for the operating system.
+//! Threads: any. Each question is answered at once, except [`Drive::grow`], which may wait for the operating system; counters of a drive in
+//! another process are asked for over its socket.
 
 use super::Drive;
 use crate::counters::CountersSnapshot;

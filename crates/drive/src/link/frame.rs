@@ -27,7 +27,8 @@ pub const FILES_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kind {
-    /// version, flags ([`TAKE_OVER`], [`CREATE`]), bytes of a new partition, epoch that the host had (0: none); the partition's name.
+    /// version, flags ([`TAKE_OVER`], [`CREATE`], [`AGAIN`]), bytes of a new partition, the number that the host gave itself; the partition's
+    /// name.
     /// Answer: its bytes, sector, atomic write, epoch, whether it was made whole; the flash's description.
     Attach = 1,
     /// bytes of local memory; the window.
@@ -54,6 +55,8 @@ pub enum Kind {
 
 pub const TAKE_OVER: u64 = 1;
 pub const CREATE: u64 = 2;
+/// The host had the partition: no other may have had it since.
+pub const AGAIN: u64 = 4;
 
 impl Kind {
     const ALL: [Kind; 10] = [
@@ -128,7 +131,7 @@ impl Frame {
         String::from_utf8_lossy(&self.text).into_owned()
     }
 
-    /// Sends it, with `files` in place of its own. Never blocks for long: neither side sends a second message before an answer.
+    /// Sends it, with `files` in place of its own. It blocks if the other side does not read.
     ///
     /// # Errors
     /// The operating system's.

@@ -135,7 +135,8 @@ impl RegionMemory {
         match self {
             RegionMemory::Own(mapping) => mapping.bytes(),
             RegionMemory::Shared(file) => file.bytes(),
-            RegionMemory::Elsewhere { file, .. } => file.bytes(),
+            // The rest of the file is the drive's own.
+            RegionMemory::Elsewhere { window, .. } => window.bytes(),
         }
     }
 
@@ -221,8 +222,29 @@ impl Written {
         }
     }
 
+    #[inline]
     fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|ranges| ranges.is_empty())
+    }
+
+    fn is_all_of(&self, range: LocalRange) -> bool {
+        self.0.as_ref().is_some_and(|ranges| matches!(ranges[..], [one] if one == range))
+    }
+
+    /// Takes those parts of them out that are inside `range`.
+    fn take_inside(&mut self, range: LocalRange) -> Written {
+        let found = self.inside(range);
+        if !found.is_empty() {
+            let mut rest = Written::default();
+            for written in self.0.iter().flat_map(|ranges| &**ranges) {
+                let before = written.end().min(range.offset).saturating_sub(written.offset);
+                let from = written.offset.max(range.end());
+                rest.add(LocalRange { offset: written.offset, length: before as u32 });
+                rest.add(LocalRange { offset: from, length: written.end().saturating_sub(from) as u32 });
+            }
+            *self = rest;
+        }
+        found
     }
 
     /// Moves them to `into`.
@@ -330,10 +352,26 @@ impl LocalBuffer {
         copy
     }
 
-    /// Whether some of these bytes are yet to reach the drive, so that they cannot be read.
-    pub(crate) fn is_unsent(&self, bytes: std::ops::Range<usize>) -> bool {
+    /// Bytes of it, where they are: what the host has written and the drive has not had yet is in the window.
+    ///
+    /// # Panics
+    /// If some of them are there and others are not.
+    pub(crate) fn looked_at(&self, bytes: std::ops::Range<usize>) -> &[u8] {
+        let whole = self.bytes();
+        if self.written.is_empty() {
+            return &whole[bytes];
+        }
         let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };
-        !self.written.inside(range).is_empty()
+        let unsent = self.written.inside(range);
+        if unsent.is_empty() {
+            return &whole[bytes];
+        }
+        assert!(unsent.is_all_of(range), "of {bytes:?} of {self:?}, the drive has had some alone");
+        let (Some(written), _) = self.memory.region.mapping.pointer_to_write(range.offset, range.length) else {
+            unreachable!("buffers are inside their region")
+        };
+        // SAFETY: inside the window, where these bytes are this buffer's, and nobody writes them while it is borrowed.
+        unsafe { std::slice::from_raw_parts(written.as_ptr(), range.length as usize) }
     }
 }
 

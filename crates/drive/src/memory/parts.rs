@@ -35,13 +35,19 @@ impl PartedBuffer {
         );
         self.reached = at + length;
         let range = LocalRange { offset: whole.offset + at as u64, length: length as u32 };
-        BufferPart { whole: self.whole.clone(), range, written: self.written.inside(range) }
+        BufferPart { whole: self.whole.clone(), range, written: self.written.take_inside(range) }
     }
 
     /// Returns the buffer, or an error with all of this while parts of it exist.
     pub fn join(self) -> Result<LocalBuffer, PartedBuffer> {
         let (reached, written) = (self.reached, self.written);
-        Arc::try_unwrap(self.whole).map_err(|whole| PartedBuffer { whole, reached, written })
+        match Arc::try_unwrap(self.whole) {
+            Ok(mut whole) => {
+                *whole.written() = written;
+                Ok(whole)
+            }
+            Err(whole) => Err(PartedBuffer { whole, reached, written }),
+        }
     }
 
     /// Bytes of the whole buffer.

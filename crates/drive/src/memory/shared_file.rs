@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 const NEVER_RESIZED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 pub struct SharedFile {
@@ -52,7 +53,11 @@ impl SharedFile {
         if !seals.contains(NEVER_RESIZED) {
             return Err(io::Error::other("the memory that was sent can be cut short: seal it against that"));
         }
-        if bytes == 0 || rustix::fs::fstat(&file)?.st_size < bytes as i64 {
+        // Large pages may run out when they are first used, which ends the process.
+        if rustix::fs::fstatfs(&file)?.f_type != TMPFS_MAGIC {
+            return Err(io::Error::other("the memory that was sent has pages of another kind: send small ones"));
+        }
+        if bytes == 0 || u64::try_from(rustix::fs::fstat(&file)?.st_size).is_ok_and(|size| size < bytes as u64) {
             return Err(io::Error::other(format!("the memory that was sent has fewer than {} bytes", bytes.max(1))));
         }
         let mapping = Mapping::of_file(file.as_fd(), bytes, is_written)?;

@@ -7,8 +7,10 @@
 //! ```
 //! 1. A partition has one host at a time. Each attachment raises its epoch, durably, before the host hears of it.
 //! 2. Before somebody else gets a partition, everything has ended that its host had on the way ([`session`]).
-//! 3. A session that fails, breaks off or stops harms no other: it has threads, local memory and rings of its own.
+//! 3. A session that fails, breaks off or stops harms no other: it has threads, local memory and rings of its own. Flushes of a namespace
+//!    are all of its hosts' ([`flush_turns`]).
 
+mod flush_turns;
 mod partition_flash;
 mod partitions;
 mod session;
@@ -19,6 +21,7 @@ use crate::host::Drive;
 use crate::link::frame::{Frame, Refusal};
 use crate::locks::whole;
 use crate::memory::LocalMemory;
+use flush_turns::TurnedFlash;
 use partitions::{Partition, PartitionError, Partitions};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
@@ -56,6 +59,7 @@ struct Service {
     state: Mutex<ServiceState>,
     /// A partition was freed.
     freed: Condvar,
+    memory_bytes: u64,
     memory_left_bytes: Mutex<u64>,
     polls: u32,
     env: Env,
@@ -151,6 +155,8 @@ impl Serving {
     /// # Errors
     /// If flash holds something else, another process listens there, or the operating system's.
     pub fn start(namespaces: Vec<Arc<dyn Flash>>, options: &ServingOptions, env: &Env) -> io::Result<Serving> {
+        let turned = |flash| Arc::new(TurnedFlash::new(flash)) as Arc<dyn Flash>;
+        let namespaces: Vec<Arc<dyn Flash>> = namespaces.into_iter().map(turned).collect();
         let table = |flash: &Arc<dyn Flash>| {
             let local = LocalMemory::new(TABLE_MEMORY_BYTES)?;
             Partitions::open(&Drive::new(flash.clone(), local, Vec::new(), env.clone()))
@@ -162,6 +168,7 @@ impl Serving {
             namespaces,
             state,
             freed: Condvar::new(),
+            memory_bytes: options.memory_bytes,
             memory_left_bytes: Mutex::new(options.memory_bytes),
             polls: options.polls,
             env: env.clone(),

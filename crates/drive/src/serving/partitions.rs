@@ -17,11 +17,11 @@
 //!  +----------+-------------+--------+--------+----------+-----------------------------+
 //!
 //!  an entry
-//!  0             64       72       80      88       92       96    128
-//!  +-------------+--------+--------+-------+--------+--------+------+
-//!  | name, UTF-8,| start  | length | epoch | owner  | flags  | zero |
-//!  | zero-filled | u64    | u64    | u64   | u32    | u32    |      |
-//!  +-------------+--------+--------+-------+--------+--------+------+
+//!  0             64       72       80      88       92       96     104    128
+//!  +-------------+--------+--------+-------+--------+--------+------+------+
+//!  | name, UTF-8,| start  | length | epoch | owner  | flags  | host | zero |
+//!  | zero-filled | u64    | u64    | u64   | u32    | u32    | u64  |      |
+//!  +-------------+--------+--------+-------+--------+--------+------+------+
 //! ```
 //! The CRC is of the table with that field zero. A change is durable before anybody relies on it: the table is written to the other place,
 //! then flushed; of two whole ones, that with more writings counts. Partitions lie in the order of their start, and overlap nowhere.
@@ -56,6 +56,8 @@ pub struct Partition {
     pub epoch: u64,
     /// The user whose hosts may attach it.
     pub owner: u32,
+    /// The number that the last host has given itself.
+    pub host: u64,
     /// Its host has said that its store is whole.
     pub is_made: bool,
 }
@@ -140,7 +142,7 @@ impl Partitions {
         let Some((number, Range { start, .. })) = place else {
             return Err(PartitionError::NoSpace { needed_bytes: length, free_bytes: self.free_bytes_max() });
         };
-        let made = Partition { name: name.into(), start, length, epoch: 0, owner, is_made: false };
+        let made = Partition { name: name.into(), start, length, epoch: 0, owner, host: 0, is_made: false };
         self.entries.insert(number, made);
         self.write_or_undo(|all| drop(all.entries.remove(number)))
     }
@@ -269,6 +271,7 @@ fn encode(writings: u64, entries: &[Partition]) -> [u8; TABLE_BYTES] {
         put(place, 72, entry.length.to_le_bytes());
         put(place, 80, entry.epoch.to_le_bytes());
         put(place, 88, entry.owner.to_le_bytes());
+        put(place, 96, entry.host.to_le_bytes());
         put(place, 92, (if entry.is_made { FLAG_MADE } else { 0 }).to_le_bytes());
     }
     let crc = crc32c_append(0, &table);
@@ -294,6 +297,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Vec<Partition>)> {
             length: u64::from_le_bytes(get(place, 72)),
             epoch: u64::from_le_bytes(get(place, 80)),
             owner: u32::from_le_bytes(get(place, 88)),
+            host: u64::from_le_bytes(get(place, 96)),
             is_made: u32::from_le_bytes(get(place, 92)) & FLAG_MADE != 0,
         })
     };
@@ -324,7 +328,7 @@ mod tests {
         let mut all = partitions(&flash).unwrap();
         all.make("a", 5 << 20, 7).unwrap();
         all.make("b", 4097, 8).unwrap();
-        all.change("a", |partition| partition.epoch += 3).unwrap();
+        all.change("a", |partition| (partition.epoch, partition.host) = (3, 77)).unwrap();
         all.change("b", |partition| partition.is_made = true).unwrap();
         let before = all.all().to_vec();
         assert_eq!((before[0].start, before[0].length, before[1].start), (UNIT_BYTES, 5 << 20, 6 << 20));

@@ -14,7 +14,7 @@ use crate::device::{Controller, Device, programs};
 use crate::event::Event;
 use crate::flash::{Flash, Size};
 use crate::link::VERSION;
-use crate::link::frame::{CREATE, Frame, Kind, Refusal, TAKE_OVER};
+use crate::link::frame::{AGAIN, CREATE, Frame, Kind, Refusal, TAKE_OVER};
 use crate::link::submission::PAIR_BYTES;
 use crate::locks::whole;
 use crate::memory::{BLOCK_BYTES, HostRegion, LocalMemory, PairMemory, SharedFile};
@@ -28,7 +28,9 @@ use std::time::Duration;
 
 /// Memories and queue pairs of one host.
 const MEMORIES_MAX: usize = 16;
-const PAIRS_MAX: usize = 4096;
+const PAIRS_MAX: usize = 1024;
+/// Bytes that pipelines of a queue pair may take at a time.
+const PART_BYTES_MAX: u64 = 16 << 20;
 /// How long a host waits until another one's commands have ended.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
@@ -127,6 +129,9 @@ impl Session {
                 Ok((Frame::new(Kind::Done, [cpu_us, resident_bytes]).with_text(counters), Vec::new()))
             }
             Kind::Forget => {
+                if Arc::strong_count(&self.memory(frame.numbers[0])?.memory) > 1 {
+                    return Err(refused("the local memory has queue pairs: close them first"));
+                }
                 if let Some(memory) = self.memories.remove(&frame.numbers[0]) {
                     self.service.give_memory(memory.bytes);
                 }
@@ -137,7 +142,7 @@ impl Session {
     }
 
     fn attach(&mut self, frame: &Frame) -> Answer {
-        let [version, flags, bytes, epoch_had, ..] = frame.numbers;
+        let [version, flags, bytes, host, ..] = frame.numbers;
         if version != VERSION {
             let why = format!("the drive speaks version {VERSION} and its host {version}: run the same one on both");
             return Err(Frame::refused(Refusal::Version, VERSION, why));
@@ -155,12 +160,9 @@ impl Session {
             state.make(&name, bytes, self.user).map_err(|error| partition_error(&name, error))?;
         }
         let found = state.find(&name).ok_or_else(|| partition_error(&name, PartitionError::NotFound))?;
-        let (namespace, Partition { owner, epoch, start, length, .. }) = found;
+        let (namespace, Partition { owner, .. }) = found;
         if owner != self.user && self.user != 0 {
             return Err(refused(format!("partition {name} is of user {owner}, and this is user {}", self.user)));
-        }
-        if epoch_had != 0 && epoch_had != epoch {
-            return Err(refused(format!("another host has had partition {name} since: start anew to attach it again")));
         }
         while let Some(holder) = state.holders.get(&name) {
             if flags & TAKE_OVER != 0 {
@@ -180,8 +182,14 @@ impl Session {
                 return Err(Frame::refused(Refusal::InUse, 0, why));
             }
         }
-        let changed = state.table(&name).and_then(|table| table.change(&name, |partition| partition.epoch += 1));
-        let Partition { epoch, is_made, .. } = changed.map_err(|error| partition_error(&name, error))?;
+        // Looked at now: the host before may have grown it, and another one may have had it meanwhile.
+        if flags & AGAIN != 0 && state.find(&name).is_none_or(|(_, partition)| partition.host != host) {
+            return Err(refused(format!("another host has had partition {name} since: start anew to attach it again")));
+        }
+        let next = |partition: &mut Partition| (partition.epoch, partition.host) = (partition.epoch + 1, host);
+        let changed = state.table(&name).and_then(|table| table.change(&name, next));
+        let changed = changed.map_err(|error| partition_error(&name, error))?;
+        let Partition { epoch, is_made, start, length, .. } = changed;
         let holder = Holder { socket: self.socket.clone(), process: self.process };
         state.holders.insert(name.clone(), holder);
         drop(state);
@@ -245,6 +253,10 @@ impl Session {
         if self.pairs.len() == PAIRS_MAX {
             return Err(refused(format!("a host has {PAIRS_MAX} queue pairs at most: close some")));
         }
+        if host_bytes > self.service.memory_bytes {
+            let most = Size(self.service.memory_bytes);
+            return Err(refused(format!("a region of {}: the drive reads {most} of a host at most", Size(host_bytes))));
+        }
         let mut files = frame.files.into_iter();
         let mut file = || files.next().ok_or_else(|| refused("the memory of the queue pair is missing"));
         let shared = Arc::new(SharedFile::of_other(file()?, PAIR_BYTES, true).map_err(failed)?);
@@ -260,8 +272,8 @@ impl Session {
         let queue = device.flash.open_queue_of_one_thread(&pair_memory, depth).map_err(failed)?;
         let counters = device.counters.free();
         let mut controller = Controller::new(device, queue, host.clone(), counters).map_err(failed)?;
-        if let Ok(part_bytes @ 1..) = u32::try_from(part_bytes) {
-            controller.take_parts_of(part_bytes);
+        if part_bytes > 0 {
+            controller.take_parts_of(part_bytes.min(PART_BYTES_MAX) as u32);
         }
         if is_needed != 0 && !controller.make_engine() {
             return done([0]);

@@ -405,6 +405,11 @@ impl Seat {
         self.session().map_or_else(Vec::new, Session::event_fds)
     }
 
+    /// How many there are now: a session has more once it was asked for an ordered keyspace.
+    pub fn event_fds_count(&self) -> usize {
+        self.session().map_or(0, Session::event_fds_count)
+    }
+
     /// A descriptor that is readable when the session must be exchanged.
     pub fn exchange_fd(&self) -> RawFd {
         self.port.event.as_raw_fd()

@@ -21,7 +21,7 @@ mod care;
 mod handshakes;
 
 use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -89,13 +89,6 @@ pub struct Shared {
     pub stopping: AtomicBool,
 }
 
-fn watch_session(epoll: &Epoll, seat: &Seat) -> io::Result<()> {
-    // The store is polled in every round, so a descriptor that stays ready needs no second event. Some are shared by all sessions, and stay
-    // ready until another worker has polled.
-    let interest = Interest { edge: true, ..Interest::READ };
-    seat.event_fds().into_iter().try_for_each(|fd| epoll.add(fd, ID_SESSION, interest))
-}
-
 pub struct Worker {
     index: usize,
     shared: Arc<Shared>,
@@ -104,6 +97,8 @@ pub struct Worker {
     /// The session's count of edits when the doors last looked their keyspaces up.
     keyspace_edits: u64,
     seat: Seat,
+    /// Descriptors of the session that the epoll has.
+    watched: Vec<RawFd>,
     epoll: Epoll,
     /// Boxed, because each is taken out and put back several times for a request.
     connections: Vec<Option<Box<Stream>>>,
@@ -158,7 +153,6 @@ impl Worker {
         assert_eq!(options.len(), shared.listeners.len(), "every listener has its options");
         let epoll = Epoll::new()?;
         epoll.add(shared.mailboxes[index].fd(), ID_MAILBOX, Interest::READ)?;
-        watch_session(&epoll, &seat)?;
         epoll.add(seat.exchange_fd(), ID_EXCHANGE, Interest::READ)?;
         for socket in datagrams.iter().flat_map(UdpDoor::sockets) {
             epoll.add(socket.as_raw_fd(), ID_DATAGRAMS, Interest::READ)?;
@@ -172,6 +166,7 @@ impl Worker {
             options,
             keyspace_edits: 0,
             seat,
+            watched: Vec::new(),
             epoll,
             connections: Vec::new(),
             free: Vec::new(),
@@ -234,6 +229,9 @@ impl Worker {
         let enough = self.seat.in_flight() + os::EVENTS_MAX;
         let mut until = None;
         for _ in 0..REPORTS_MAX {
+            if self.seat.event_fds_count() != self.watched.len() {
+                self.watch_session()?;
+            }
             self.epoll.wait(timeout_ms, ready)?;
             self.now = unix_seconds();
             self.came = Instant::now();
@@ -324,14 +322,25 @@ impl Worker {
         Ok(())
     }
 
+    /// Hears of the session's descriptors, which become more when it is asked for an ordered keyspace.
+    fn watch_session(&mut self) -> io::Result<()> {
+        // The store is polled in every round, so a descriptor that stays ready needs no second event. Some are shared by all sessions, and stay
+        // ready until another worker has polled.
+        let interest = Interest { edge: true, ..Interest::READ };
+        for fd in self.seat.event_fds().split_off(self.watched.len()) {
+            self.epoll.add(fd, ID_SESSION, interest)?;
+            self.watched.push(fd);
+        }
+        Ok(())
+    }
+
     /// Exchanges the session. Requests in flight on the old one are answered with the reason why it is gone.
     fn exchange_session(&mut self) -> io::Result<()> {
         let mut replies = Vec::new();
         self.seat.poll(&mut replies);
         replies.into_iter().for_each(|reply| self.complete(reply));
-        self.seat.event_fds().into_iter().try_for_each(|fd| self.epoll.remove(fd))?;
+        self.watched.drain(..).try_for_each(|fd| self.epoll.remove(fd))?;
         let refused = self.seat.exchange();
-        watch_session(&self.epoll, &self.seat)?;
         let Some(refused) = refused else { return Ok(()) };
         self.follow_keyspaces(true);
         for stream in self.connections.iter_mut().flatten() {

@@ -383,14 +383,22 @@ impl Session {
         self.core.queue.is_ready() || !self.core.completions.is_empty()
     }
 
-    /// Descriptors that are readable when a poll may make progress, after a poll that gave nothing.
+    /// Descriptors that are readable when a poll may make progress, after a poll that gave nothing. The first operation in an ordered keyspace
+    /// adds some at the end: see [`Session::event_fds_count`].
     pub fn event_fds(&self) -> Vec<RawFd> {
-        if !self.core.is_here() {
-            return Vec::new();
-        }
+        self.all_fds().collect()
+    }
+
+    /// How many there are now.
+    pub fn event_fds_count(&self) -> usize {
+        self.all_fds().count()
+    }
+
+    fn all_fds(&self) -> impl Iterator<Item = RawFd> {
+        let is_here = self.core.is_here();
         let engines = self.others.iter().filter_map(EngineSession::shared_event);
         let shared = std::iter::once(&self.core.base.log.event).chain(engines).filter_map(|event| event.fd);
-        self.own_fds().chain(shared).collect()
+        self.own_fds().chain(shared).filter(move |_| is_here)
     }
 
     fn own_fds(&self) -> impl Iterator<Item = RawFd> + use<> {
