@@ -10,7 +10,7 @@ use crate::Failure;
 use tapetum_bench::random::Random;
 use tapetum_bench::server::{Server, die_with_parent};
 
-/// What it says when stores find it.
+/// Its log says this when stores find it.
 const READY: &str = "stores find the drive at";
 const FIND_MAX: Duration = Duration::from_secs(60);
 

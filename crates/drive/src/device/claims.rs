@@ -17,7 +17,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Of so many blocks, from the start of local memory on.
+    /// For so many blocks, from the start of local memory on.
     pub fn new(blocks: u32) -> Claims {
         let bytes = u64::from(blocks) * BLOCK_BYTES as u64;
         let words = (0..bytes.div_ceil(64 * UNIT_BYTES)).map(|_| AtomicU64::new(0)).collect();

@@ -1,6 +1,6 @@
 //! The end of a queue pair whose host is another process: its commands are copied, checked and claimed before a controller sees them.
 //!
-//! What the host writes is believed by nobody: a submission without meaning ends with a status, one that breaks the form of the ring
+//! The drive believes nothing that the host writes: a submission without meaning ends with a status, one that breaks the form of the ring
 //! ends the connection, and until then the drive has done nothing with it. Of the host's local memory, each sector is with one command
 //! at most ([`Claims`]), so that no program reads what flash is writing.
 
@@ -28,12 +28,12 @@ const NOTHING: LeasedRanges = LeasedRanges { region: RegionId::LOCAL, ranges: [L
 /// The memory of one host's drive: all its queue pairs share it.
 pub(crate) struct FarMemory {
     pub local: LocalMemory,
-    /// Where the host writes what is to come into local memory, at the same place.
+    /// The host writes here what is to come into local memory, at the same place.
     pub window: SharedFile,
     pub claims: Claims,
 }
 
-/// What a host made for one queue pair, and the socket over which it asked for it.
+/// The memory and events of one queue pair, and the socket over which its host asked for it.
 pub(crate) struct FarPair {
     pub memory: Arc<FarMemory>,
     pub host: Option<HostRegion>,

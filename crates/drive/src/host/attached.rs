@@ -71,7 +71,7 @@ impl AttachedFlash {
     /// The store there is whole.
     ///
     /// # Errors
-    /// What the drive says.
+    /// An error that the drive tells.
     pub fn say_made(&self) -> Result<(), FlashError> {
         self.current().ask(Frame::new(Kind::Made, []), &[]).map(drop).map_err(|error| self.error(&error))
     }
@@ -167,7 +167,7 @@ pub(super) struct Attachment {
 struct AttachmentState {
     socket: OwnedFd,
     is_lost: AtomicBool,
-    /// Of the queue pairs, by number.
+    /// Wakes each queue pair, by its number.
     wakers: Mutex<BTreeMap<u64, Waker>>,
 }
 
@@ -359,7 +359,7 @@ impl Elsewhere {
         Ok((Elsewhere { attachment, memory, identity }, local))
     }
 
-    /// What the drive's process has used, and the counters that it has of this, encoded. `None`: it is gone.
+    /// The usage of the drive's process, and the counters that it has of this, encoded. `None`: it is gone.
     pub(super) fn counters(&self) -> Option<(DriveUsage, Vec<u8>)> {
         let answer = self.attachment.ask(Frame::new(Kind::Counters, [self.memory]), &[]).ok()?;
         let [cpu_us, resident_bytes, ..] = answer.numbers;

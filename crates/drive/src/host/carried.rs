@@ -147,7 +147,7 @@ fn outside() -> Completion {
     Completion::new(0, Status::InvalidField)
 }
 
-/// Where each piece begins, and its bytes.
+/// The beginning of each piece, and its bytes.
 fn pieces(length: u32) -> impl Iterator<Item = (u32, u32)> {
     (0..length).step_by(PIECE_BYTES as usize).map(move |at| (at, PIECE_BYTES.min(length - at)))
 }

@@ -1,6 +1,6 @@
 //! A controller in a drive's process, as its queue pair sees it: two rings in memory that both have.
 //!
-//! What the drive says is checked: an end is of a command that is on its way, and of each once. When the connection ends, the commands
+//! The host checks what the drive says: an end is of a command that is on its way, and of each once. When the connection ends, the commands
 //! on their way end with ENODEV; what the drive had put into the ring before counts ([`OnTheirWay`]).
 
 use super::attached::{Attachment, Elsewhere};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Looks for an end before a wait sleeps: a drive that polls too answers within them.
 const POLLS: u32 = 1000;
 
-/// What a queue pair asks for.
+/// The wishes of a queue pair.
 #[derive(Clone, Copy)]
 pub(super) struct FarShape {
     pub depth: u32,

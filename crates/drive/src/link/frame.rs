@@ -23,7 +23,7 @@ const HEAD_BYTES: usize = 72;
 /// Descriptors of one message.
 pub const FILES_MAX: usize = 3;
 
-/// What is asked, by number: `numbers`, `text` and files of the request, then of the answer.
+/// Questions and answers, by number: `numbers`, `text` and files of the request, then of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Kind {

@@ -1,4 +1,4 @@
-//! What a host and a drive in two processes share: the form of it, the same for both ends.
+//! The form of what a host and a drive in two processes share, the same for both ends.
 //!
 //! ```text
 //!  host's process                                      drive's process

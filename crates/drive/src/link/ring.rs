@@ -38,7 +38,7 @@ pub struct RingPutter<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> RingPutter<WORDS> {
-    /// Of an empty ring at byte `at` of `file`.
+    /// An end of the empty ring at byte `at` of `file`.
     pub fn new(file: Arc<SharedFile>, at: usize) -> RingPutter<WORDS> {
         assert!(at.is_multiple_of(LINE_BYTES) && at + bytes_of(WORDS) <= file.bytes());
         RingPutter { file, at, put: 0, taken: 0 }
@@ -78,7 +78,7 @@ pub struct RingTaker<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> RingTaker<WORDS> {
-    /// Of an empty ring at byte `at` of `file`.
+    /// An end of the empty ring at byte `at` of `file`.
     pub fn new(file: Arc<SharedFile>, at: usize) -> RingTaker<WORDS> {
         assert!(at.is_multiple_of(LINE_BYTES) && at + bytes_of(WORDS) <= file.bytes());
         RingTaker { file, at, taken: 0, put: 0 }

@@ -43,7 +43,7 @@ const _: () = assert!(RANGES_AT + (LEASED_RANGES_MAX + WRITTEN_MAX) * RANGE_BYTE
 const KIND_COMMAND: u8 = 0;
 const KIND_WRITTEN: u8 = 1;
 
-/// What a host submits.
+/// A command that a host submits, or bytes that it has written for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// `None`: only the written ranges, of the command that follows.

@@ -1,6 +1,6 @@
 //! Memory that two processes share: a file without a name, sealed, so that neither can cut it short under the other.
 //!
-//! Who makes one decides who writes: the other side may write too ([`SharedFile::new`]), or only read ([`SharedFile::read_by_others`]; the
+//! Its maker decides who writes: the other side may write too ([`SharedFile::new`]), or only read ([`SharedFile::read_by_others`]; the
 //! kernel refuses any other mapping). What the other side may write is never a slice here: it is copied, each byte once, by atomic loads.
 
 use super::mapping::Mapping;

@@ -179,7 +179,7 @@ impl FlashQueue for TurnedQueue {
             && let Some(ended) = completions[first..].iter_mut().find(|completion| completion.tag == tag)
         {
             self.end_flush(ended);
-            // What it starts is told of by no descriptor before it is polled.
+            // No descriptor tells of a flush that was submitted and not polled.
             self.start_flush();
             self.below.poll(completions);
         }

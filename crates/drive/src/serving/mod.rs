@@ -45,7 +45,7 @@ const PARTITION_BYTES_DEFAULT_MAX: u64 = 10 << 30;
 /// How a drive serves.
 #[derive(Clone, Debug)]
 pub struct ServingOptions {
-    /// Where hosts find it.
+    /// Hosts find it here.
     pub socket: PathBuf,
     /// Local memory of all hosts together.
     pub memory_bytes: u64,
@@ -66,7 +66,7 @@ struct Service {
 }
 
 struct ServiceState {
-    /// Of each namespace. A name is one partition's, whichever of them it is in.
+    /// A table for each namespace. A name is one partition's, whichever of them it is in.
     tables: Vec<Partitions>,
     /// By the name of the partition.
     holders: HashMap<String, Holder>,

@@ -63,7 +63,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Where the next one may begin.
+    /// The next one may begin here.
     fn end(&self) -> u64 {
         (self.start + self.length).next_multiple_of(UNIT_BYTES)
     }
@@ -152,7 +152,7 @@ impl Partitions {
         self.gaps().map(|gap| gap.end - gap.start).max().unwrap_or(0)
     }
 
-    /// What is free before each partition, and behind the last.
+    /// The free piece before each partition, and that behind the last.
     fn gaps(&self) -> impl Iterator<Item = Range<u64>> {
         let starts = [UNIT_BYTES].into_iter().chain(self.entries.iter().map(Partition::end));
         let ends = self.entries.iter().map(|entry| entry.start).chain([self.end_bytes()]);

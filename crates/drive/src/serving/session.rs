@@ -50,7 +50,7 @@ pub(super) struct Session {
 struct SessionMemory {
     device: Arc<Device>,
     memory: Arc<FarMemory>,
-    /// Of its service's budget.
+    /// Bytes that it has of its service's budget.
     bytes: u64,
 }
 

@@ -19,7 +19,7 @@ pub struct DriveArguments {
     /// Its flash: a file, which is made with --capacity, or a block device, whose beginning is zeros; each one more is a namespace
     #[arg(long, value_name = "FILE|DEV", required = true)]
     file: Vec<PathBuf>,
-    /// Where stores find it, by --drive: a path that ends with .sock, and is its owner's alone
+    /// Stores find it here, by --drive: a path that ends with .sock, and is its owner's alone
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
     /// Bytes of each file that is not there yet; they are reserved at once

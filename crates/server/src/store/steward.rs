@@ -68,6 +68,8 @@ pub struct Steward {
     looks_served: u32,
     /// The last logged health of the file.
     health: Health,
+    /// The last logged reason why the drive is not back.
+    told_away: String,
     fullness: FullnessWatch,
     /// Checks since the last check of how full the store is.
     fullness_looks: u32,
@@ -101,6 +103,7 @@ impl Steward {
             looks_before: 0,
             looks_served: 0,
             health: Health::Sound,
+            told_away: String::new(),
             fullness: FullnessWatch::default(),
             fullness_looks: 0,
         };
@@ -135,8 +138,12 @@ impl Steward {
                 self.keep_hot_keys();
             }
             Err(error) => {
-                tracing::debug!("the drive is not back: {error}");
-                self.slot.refuse(&Error::Unusable(format!("the drive is away: {error}")));
+                let why = error.to_string();
+                self.slot.refuse(&Error::Unusable(format!("the drive is away: {why}")));
+                if self.told_away != why {
+                    tracing::warn!("the drive is not back: {why}");
+                    self.told_away = why;
+                }
             }
         }
     }
