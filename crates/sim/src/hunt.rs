@@ -158,7 +158,7 @@ fn seed_for(bug: Bug) -> Option<u64> {
         "OrderedTrimBatch" => Some(6),
         "OrderedNameEarly" => Some(20),
         "OrderedFreeExtensionEarly" => Some(24),
-        "OrderedMergeForgets" => Some(165),
+        "OrderedMergeForgets" => Some(221),
         "QueryForgetMissed" => Some(69),
         "FlushWithoutFloor" => Some(61),
         _ => None,
