@@ -12,7 +12,7 @@
 //!    threads only move bytes.
 //! 3. The door keeps little for a client, and so much at most: a statement that is prepared is its own handle, and a ticket says all that it means.
 //! 4. The schema that is told before the rows is theirs.
-//! 5. Who asks is known before a call begins ([`doorkeeper`]), and each request is checked where it is done ([`answering::DoorShared::execute`]).
+//! 5. Who asks is known before a call begins ([`doorkeeper`]), and each request is checked where it is done (`answering.rs`).
 //! 6. Without users, the door refuses requests that change keyspaces or sizes: they go through the socket of the store's owner.
 //!
 //! `docs/FLIGHT.md` has what clients send; `docs/decisions/flight.md` says why it is so.
