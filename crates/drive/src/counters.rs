@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::cpu::DriveUsage;
 use crate::locks::whole;
 use crate::protocol::{Opcode, Purpose, Status};
 
@@ -175,6 +176,8 @@ pub struct CountersSnapshot {
     pub queue_depth_now: u64,
     /// The most that any one queue pair held.
     pub queue_depth_max: u64,
+    /// The usage of the drive's process. `None` if that is this one, or is gone.
+    pub process: Option<DriveUsage>,
 }
 
 impl CountersSnapshot {

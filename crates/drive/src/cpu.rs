@@ -55,7 +55,7 @@ pub fn thread_cpu_us() -> u64 {
     read_ns(libc::CLOCK_THREAD_CPUTIME_ID) / 1000
 }
 
-/// What a drive's process has used and holds.
+/// The processor time and memory of a drive's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveUsage {
     /// Processor time of all of its threads, for all of its hosts, since it began.

@@ -60,7 +60,7 @@ pub fn hostile_host(bytes: &[u8]) {
             2 => shared.word(ENDS_AT + 64 * (word() % 2)).store(word() as u32, Ordering::Relaxed),
             _ => {}
         }
-        // What the host did to the counts, it did to itself as well.
+        // A host that changes the counts loses its own ends as well.
         is_sound &= !matches!(kind % 8, 1 | 2);
         put += usize::from(submissions.put(&entry) == Ok(true));
         if kind & 0x40 != 0 {

@@ -279,7 +279,7 @@ impl Base {
     /// The figures that belong to no engine.
     pub fn stats(&self) -> Stats {
         let (counters, geometry) = (self.drive.counters(), &self.geometry);
-        let process = self.drive.usage_elsewhere().unwrap_or_default();
+        let process = counters.process.unwrap_or_default();
         // Held no longer than this: in the lock order, engines' locks come before extents.
         let used_extents = {
             let extents = lock(&self.extents);

@@ -118,7 +118,7 @@ impl AttachedController {
         AttachedController { controller, number, in_flight: 0, batch: Vec::new(), line }
     }
 
-    /// Of a host in another process.
+    /// As [`AttachedController::new`], for a host in another process.
     pub fn of_other_process(controller: Controller, number: usize, pair: FarPair) -> AttachedController {
         let line = HostLine::Far(Box::new(FarHost::new(pair)));
         AttachedController { controller, number, in_flight: 0, batch: Vec::new(), line }

@@ -57,7 +57,7 @@ impl QueuePair {
 pub struct HostView {
     buffer: LocalBuffer,
     bytes: Range<usize>,
-    /// Of a drive in another process, whose memory is only read, so that bytes can be put in front.
+    /// The bytes, if the drive is another process: its memory is only read, and bytes are put in front here.
     copied: Option<Vec<u8>>,
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub struct Drive {
     // Before the device, whose flash has the connection: the drive is told that its memory is not used any more.
     pub(super) elsewhere: Option<OfProcess<Arc<Elsewhere>>>,
-    /// Of a drive in another process: the host's view of its flash and local memory.
+    /// The device; if that is in another process, the host's view of its flash and local memory.
     pub(super) device: OfProcess<Arc<Device>>,
 }
 

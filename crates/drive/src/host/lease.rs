@@ -40,7 +40,7 @@ impl Lease {
         LeasedRanges { region: RegionId::LOCAL, ranges }
     }
 
-    /// What the host has written of it, and no command has had, goes to `written`.
+    /// Moves the ranges that the host has written and no command has had to `written`.
     pub(super) fn take_written(&mut self, written: &mut Vec<LocalRange>) {
         match self {
             Lease::Nothing | Lease::Sealed(_) => {}

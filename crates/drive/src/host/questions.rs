@@ -5,7 +5,6 @@
 
 use super::Drive;
 use crate::counters::CountersSnapshot;
-use crate::cpu::DriveUsage;
 use crate::device::engine::{ApplicationSnapshot, StageSnapshot};
 use crate::flash::{FlashError, Health};
 use crate::protocol::Identity;
@@ -56,15 +55,11 @@ impl Drive {
     /// Counters of its commands and bytes moved.
     pub fn counters(&self) -> CountersSnapshot {
         let mut counters = self.device.counters.snapshot();
-        if let Some((_, encoded)) = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.counters()) {
+        if let Some((usage, encoded)) = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.counters()) {
             counters.add_encoded(&encoded);
+            counters.process = Some(usage);
         }
         counters
-    }
-
-    /// What the process of the drive has used, for all of its hosts. `None` if that is this one, or is gone.
-    pub fn usage_elsewhere(&self) -> Option<DriveUsage> {
-        self.elsewhere.as_ref()?.counters().map(|(usage, _)| usage)
     }
 
     /// Counters of its programs as stages of pipelines.

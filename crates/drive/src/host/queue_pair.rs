@@ -124,7 +124,7 @@ pub struct QueuePair {
     controller: OfProcess<PairController>,
     leases: OfProcess<LeaseTable>,
     ended: Vec<EndedCommand>,
-    /// Of the command that is being submitted; see [`PairController::submit`].
+    /// The ranges of the command that is being submitted; see [`PairController::submit`].
     written: Vec<LocalRange>,
     drive: Drive,
     memory: PairMemory,

@@ -6,9 +6,8 @@
 //! A queue that waits for its turn is woken by an event of its own, which its descriptor includes.
 
 use crate::event::{Event, EventPair};
-use crate::flash::{Flash, FlashError, FlashQueue, Reservation};
+use crate::flash::FlashQueue;
 use crate::locks::whole;
-use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion, Operation};
 use std::collections::VecDeque;
 use std::io;
@@ -17,14 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The flash of a namespace.
-pub struct TurnedFlash {
-    flash: Arc<dyn Flash>,
-    turns: Arc<FlushTurns>,
-}
-
+/// The turns of one namespace.
 #[derive(Default)]
-struct FlushTurns {
+pub struct FlushTurns {
     queue: Mutex<TurnQueue>,
     numbers: AtomicU64,
     has_failed: AtomicBool,
@@ -66,61 +60,12 @@ impl FlushTurns {
     }
 }
 
-impl TurnedFlash {
-    pub fn new(flash: Arc<dyn Flash>) -> TurnedFlash {
-        TurnedFlash { flash, turns: Arc::default() }
-    }
-
-    fn queue(&self, below: Box<dyn FlashQueue>) -> io::Result<Box<dyn FlashQueue>> {
-        let event = Arc::new(Event::new()?);
-        let both = below.event_fd().map(|below| EventPair::new([below, event.as_raw_fd()])).transpose()?;
-        let number = self.turns.numbers.fetch_add(1, Ordering::Relaxed);
-        let (turns, waiting) = (self.turns.clone(), VecDeque::new());
-        Ok(Box::new(TurnedQueue { below, turns, number, event, both, waiting, flushing: None }))
-    }
-}
-
-impl Flash for TurnedFlash {
-    fn capacity_bytes(&self) -> u64 {
-        self.flash.capacity_bytes()
-    }
-
-    fn grow(&self, capacity_bytes: u64) -> Result<(), FlashError> {
-        self.flash.grow(capacity_bytes)
-    }
-
-    fn reserve(&self) -> Result<Reservation, FlashError> {
-        self.flash.reserve()
-    }
-
-    fn sector_bytes(&self) -> u32 {
-        self.flash.sector_bytes()
-    }
-
-    fn atomic_write_bytes(&self) -> u32 {
-        self.flash.atomic_write_bytes()
-    }
-
-    fn describe(&self) -> String {
-        self.flash.describe()
-    }
-
-    fn place(&self) -> String {
-        self.flash.place()
-    }
-
-    fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.queue(self.flash.open_queue(memory, depth)?)
-    }
-
-    fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.queue(self.flash.open_queue_of_one_thread(memory, depth)?)
-    }
-}
-
-struct TurnedQueue {
+/// A queue of a partition, which takes turns with those of the others: its addresses are inside the partition.
+pub struct TurnedQueue {
     // First, so that its flush has ended before its turn does.
     below: Box<dyn FlashQueue>,
+    /// The partition's start on flash.
+    start: u64,
     turns: Arc<FlushTurns>,
     number: u64,
     event: Arc<Event>,
@@ -132,6 +77,16 @@ struct TurnedQueue {
 }
 
 impl TurnedQueue {
+    /// # Errors
+    /// The operating system's, when it has no more descriptors.
+    pub fn open(below: Box<dyn FlashQueue>, start: u64, turns: &Arc<FlushTurns>) -> io::Result<Box<dyn FlashQueue>> {
+        let event = Arc::new(Event::new()?);
+        let both = below.event_fd().map(|below| EventPair::new([below, event.as_raw_fd()])).transpose()?;
+        let number = turns.numbers.fetch_add(1, Ordering::Relaxed);
+        let (turns, waiting) = (turns.clone(), VecDeque::new());
+        Ok(Box::new(TurnedQueue { below, start, turns, number, event, both, waiting, flushing: None }))
+    }
+
     fn start_flush(&mut self) {
         if self.flushing.is_some() || self.waiting.is_empty() {
             return;
@@ -146,7 +101,7 @@ impl TurnedQueue {
         }
     }
 
-    /// The flush on its way has ended so.
+    /// The flush on its way ended with this completion.
     fn end_flush(&mut self, completion: &mut Completion) {
         self.flushing = None;
         if !completion.is_success() && !self.turns.has_failed.swap(true, Ordering::SeqCst) {
@@ -164,11 +119,16 @@ impl TurnedQueue {
 
 impl FlashQueue for TurnedQueue {
     unsafe fn submit(&mut self, command: &Command) {
-        match command.operation {
-            Operation::Flush => self.waiting.push_back(*command),
-            // SAFETY: by our caller's word.
-            _ => unsafe { self.below.submit(command) },
+        let mut command = *command;
+        match &mut command.operation {
+            Operation::Flush => return self.waiting.push_back(command),
+            Operation::Read { flash, .. } | Operation::Write { flash, .. } | Operation::Discard { flash, .. } => {
+                *flash += self.start;
+            }
+            _ => {}
         }
+        // SAFETY: by our caller's word; the partition lies inside the flash.
+        unsafe { self.below.submit(&command) };
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
@@ -229,8 +189,6 @@ impl FlashQueue for Nothing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flash::memory::MemoryFlash;
-    use crate::memory::LocalMemory;
 
     fn flush(queue: &mut dyn FlashQueue, tag: u64) {
         // SAFETY: a flush names no memory.
@@ -270,11 +228,10 @@ mod tests {
 
     #[test]
     fn flushes_of_two_hosts_take_turns_and_a_failure_is_both_theirs() {
-        let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(4096));
-        let turned = TurnedFlash::new(flash);
+        let turns = Arc::new(FlushTurns::default());
         let told = [(); 2].map(|()| Arc::new(Mutex::new(None)));
         let [mut first, mut second] =
-            told.each_ref().map(|told| turned.queue(Box::new(Told(told.clone(), Vec::new()))).unwrap());
+            told.each_ref().map(|told| TurnedQueue::open(Box::new(Told(told.clone(), Vec::new())), 0, &turns).unwrap());
         let tell = |number: usize, succeeds: bool| *whole(told[number].lock()) = Some(succeeds);
         flush(&mut *first, 1);
         flush(&mut *second, 2);
@@ -295,13 +252,12 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_gone_keeps_no_turn() {
-        let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(4096));
-        let turned = TurnedFlash::new(flash);
-        let memory: PairMemory = LocalMemory::new(4096).unwrap().into();
-        let mut first = turned.queue(Box::new(Told(Arc::default(), Vec::new()))).unwrap();
+        let turns = Arc::new(FlushTurns::default());
+        let queue = |told| TurnedQueue::open(Box::new(Told(told, Vec::new())), 0, &turns).unwrap();
+        let mut first = queue(Arc::default());
         flush(&mut *first, 1);
         assert!(polled(&mut *first).is_empty());
-        let mut second = turned.open_queue(&memory, 1).unwrap();
+        let mut second = queue(Arc::new(Mutex::new(Some(true))));
         flush(&mut *second, 2);
         assert!(polled(&mut *second).is_empty());
         drop(first);

@@ -21,7 +21,7 @@ use crate::host::Drive;
 use crate::link::frame::{Frame, Refusal};
 use crate::locks::whole;
 use crate::memory::LocalMemory;
-use flush_turns::TurnedFlash;
+use partition_flash::{Namespace, PartitionFlash};
 use partitions::{Partition, PartitionError, Partitions};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Mode;
@@ -55,7 +55,7 @@ pub struct ServingOptions {
 
 /// State that its sessions share.
 struct Service {
-    namespaces: Vec<Arc<dyn Flash>>,
+    namespaces: Vec<Namespace>,
     state: Mutex<ServiceState>,
     /// A partition was freed.
     freed: Condvar,
@@ -155,12 +155,14 @@ impl Serving {
     /// # Errors
     /// If flash holds something else, another process listens there, or the operating system's.
     pub fn start(namespaces: Vec<Arc<dyn Flash>>, options: &ServingOptions, env: &Env) -> io::Result<Serving> {
-        let turned = |flash| Arc::new(TurnedFlash::new(flash)) as Arc<dyn Flash>;
-        let namespaces: Vec<Arc<dyn Flash>> = namespaces.into_iter().map(turned).collect();
-        let table = |flash: &Arc<dyn Flash>| {
+        let namespace = |flash| Namespace { flash, turns: Arc::default() };
+        let namespaces: Vec<Namespace> = namespaces.into_iter().map(namespace).collect();
+        let table = |namespace: &Namespace| {
             let local = LocalMemory::new(TABLE_MEMORY_BYTES)?;
-            Partitions::open(&Drive::new(flash.clone(), local, Vec::new(), env.clone()))
-                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", flash.place())))
+            // Its flushes take turns too.
+            let flash = PartitionFlash::new(namespace, "table", 0, namespace.flash.capacity_bytes());
+            Partitions::open(&Drive::new(Arc::new(flash), local, Vec::new(), env.clone()))
+                .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", namespace.flash.place())))
         };
         let tables = namespaces.iter().map(table).collect::<io::Result<Vec<Partitions>>>()?;
         let state = Mutex::new(ServiceState { tables, holders: HashMap::new() });

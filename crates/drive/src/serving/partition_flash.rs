@@ -1,25 +1,32 @@
 //! The flash of one partition: that of the drive, from its start on, and not beyond its length.
 
+use super::flush_turns::{FlushTurns, TurnedQueue};
 use crate::flash::{Flash, FlashError, FlashQueue, Reservation};
 use crate::memory::PairMemory;
-use crate::protocol::{Command, Completion, Operation};
 use std::io;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+
+/// The flash of a file or device, which its partitions share.
+#[derive(Clone)]
+pub struct Namespace {
+    pub flash: Arc<dyn Flash>,
+    pub turns: Arc<FlushTurns>,
+}
 
 pub struct PartitionFlash {
     flash: Arc<dyn Flash>,
+    turns: Arc<FlushTurns>,
     name: String,
     start: u64,
     length: AtomicU64,
 }
 
 impl PartitionFlash {
-    pub fn new(flash: Arc<dyn Flash>, name: &str, start: u64, length: u64) -> PartitionFlash {
-        PartitionFlash { flash, name: name.into(), start, length: AtomicU64::new(length) }
+    pub fn new(namespace: &Namespace, name: &str, start: u64, length: u64) -> PartitionFlash {
+        let Namespace { flash, turns } = namespace.clone();
+        PartitionFlash { flash, turns, name: name.into(), start, length: AtomicU64::new(length) }
     }
 
     /// The table has it so.
@@ -27,8 +34,8 @@ impl PartitionFlash {
         self.length.store(length, Ordering::Relaxed);
     }
 
-    fn queue(&self, below: Box<dyn FlashQueue>) -> Box<dyn FlashQueue> {
-        Box::new(PartitionQueue { below, start: self.start })
+    fn queue(&self, below: Box<dyn FlashQueue>) -> io::Result<Box<dyn FlashQueue>> {
+        TurnedQueue::open(below, self.start, &self.turns)
     }
 }
 
@@ -66,46 +73,10 @@ impl Flash for PartitionFlash {
     }
 
     fn open_queue(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.flash.open_queue(memory, depth).map(|below| self.queue(below))
+        self.queue(self.flash.open_queue(memory, depth)?)
     }
 
     fn open_queue_of_one_thread(&self, memory: &PairMemory, depth: u32) -> io::Result<Box<dyn FlashQueue>> {
-        self.flash.open_queue_of_one_thread(memory, depth).map(|below| self.queue(below))
-    }
-}
-
-/// A queue to which a controller gives addresses inside the partition.
-struct PartitionQueue {
-    below: Box<dyn FlashQueue>,
-    start: u64,
-}
-
-impl FlashQueue for PartitionQueue {
-    unsafe fn submit(&mut self, command: &Command) {
-        let mut command = *command;
-        match &mut command.operation {
-            Operation::Read { flash, .. } | Operation::Write { flash, .. } | Operation::Discard { flash, .. } => {
-                *flash += self.start;
-            }
-            _ => {}
-        }
-        // SAFETY: by our caller's word; the partition lies inside the flash.
-        unsafe { self.below.submit(&command) };
-    }
-
-    fn poll(&mut self, completions: &mut Vec<Completion>) {
-        self.below.poll(completions);
-    }
-
-    fn wait(&mut self, timeout: Option<Duration>) {
-        self.below.wait(timeout);
-    }
-
-    fn event_fd(&self) -> Option<RawFd> {
-        self.below.event_fd()
-    }
-
-    fn rest(&mut self) {
-        self.below.rest();
+        self.queue(self.flash.open_queue_of_one_thread(memory, depth)?)
     }
 }

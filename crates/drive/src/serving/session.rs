@@ -194,7 +194,7 @@ impl Session {
         state.holders.insert(name.clone(), holder);
         drop(state);
         tracing::info!("process {} has partition {name} ({}), in its epoch {epoch}", self.process, Size(length));
-        let flash = PartitionFlash::new(self.service.namespaces[namespace].clone(), &name, start, length);
+        let flash = PartitionFlash::new(&self.service.namespaces[namespace], &name, start, length);
         let (sector, atomic) = (u64::from(flash.sector_bytes()), u64::from(flash.atomic_write_bytes()));
         let answer = Frame::new(Kind::Done, [length, sector, atomic, epoch, u64::from(is_made)]);
         let answer = answer.with_text(flash.describe());
