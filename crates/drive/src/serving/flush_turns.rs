@@ -133,15 +133,15 @@ impl FlashQueue for TurnedQueue {
 
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         self.start_flush();
-        let first = completions.len();
-        self.below.poll(completions);
-        if let Some(tag) = self.flushing
-            && let Some(ended) = completions[first..].iter_mut().find(|completion| completion.tag == tag)
-        {
-            self.end_flush(ended);
-            // No descriptor tells of a flush that was submitted and not polled.
-            self.start_flush();
+        let mut first = completions.len();
+        loop {
             self.below.poll(completions);
+            let Some(tag) = self.flushing else { return };
+            let Some(ended) = completions[first..].iter_mut().find(|completion| completion.tag == tag) else { return };
+            self.end_flush(ended);
+            // The next one may end at once; and no descriptor tells of a flush that was submitted and not polled.
+            first = completions.len();
+            self.start_flush();
         }
     }
 
