@@ -45,9 +45,10 @@ BRIM_RUNS := 16
 EXHAUSTIVE_ONE_IN := 8
 # The fixed seeds above are the same at each commit, these are not: their first seed is the commit's id.
 DRAWN_SEED := $(shell printf %d 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
-CRASH_RUNS_DRAWN := 80
-FAULT_RUNS_DRAWN := 40
-ORDERED_RUNS_DRAWN := 32
+CRASH_RUNS_DRAWN := 70
+FAULT_RUNS_DRAWN := 32
+ORDERED_RUNS_DRAWN := 24
+ACROSS_RUNS_DRAWN := 8
 SOAK := ROWS= DAMAGED_BLOCKS=10000 CRASH_POINTS=100000 FAULT_RUNS=300 EACH_FAULT=1000 DEVICE_RUNS=600 DEVICE_EACH_FAULT=100 ORDERED_RUNS=48 BLOCK_RUNS=16 BRIM_RUNS=200 EXHAUSTIVE_ONE_IN=1
 
 help:
@@ -178,6 +179,8 @@ test-simulation: test-build
 	$(TIMED) simulation-failed $(SIMULATION) --failed
 	$(TIMED) simulation-crashes $(SIMULATION) --points $(CRASH_POINTS) --troubles 0
 	$(TIMED) simulation-crashes $(SIMULATION) $(DRAWN_SEED) --runs $(CRASH_RUNS_DRAWN) --troubles 0
+	$(TIMED) simulation-across $(SIMULATION) $(DRAWN_SEED) --across --runs $(ACROSS_RUNS_DRAWN) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5
+	$(TIMED) simulation-across $(SIMULATION) $(DRAWN_SEED) --across --load ordered --runs $(ACROSS_RUNS_DRAWN) --operations 600 --crashes 20000
 	$(TIMED) simulation-faults $(SIMULATION) 1 --runs $(FAULT_RUNS) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5 --each-fault $(EACH_FAULT)
 	$(TIMED) simulation-faults $(SIMULATION) $(DRAWN_SEED) --runs $(FAULT_RUNS_DRAWN) --operations $(FAULT_OPERATIONS) --crashes 1000000 --troubles 5
 	$(TIMED) simulation-ordered $(SIMULATION) 1 --load ordered --runs $(ORDERED_RUNS) --operations 600 --crashes 20000

@@ -118,7 +118,10 @@ impl Env {
         T: Send + 'static,
     {
         match &self.source {
-            Source::System { .. } => thread::Builder::new().name(name.to_owned()).spawn(work),
+            Source::System { .. } => {
+                let work = crate::planted::carried(work);
+                thread::Builder::new().name(name.to_owned()).spawn(work)
+            }
             Source::Simulated { .. } => panic!("thread {name:?} asked for in a simulation, which has only one"),
         }
     }

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 #[cfg(any(test, feature = "planted-bugs"))]
 thread_local! {
-    /// A simulated run is one thread, and several runs may be under way.
+    /// A simulated run is one thread, and several runs may be under way. A thread that another one starts has its bug.
     static PLANTED: Cell<&'static str> = const { Cell::new("") };
 }
 
@@ -34,6 +34,21 @@ pub unsafe fn with<T>(bug: &'static str, work: impl FnOnce() -> T) -> T {
     }
     let _before = Before(PLANTED.replace(bug));
     work()
+}
+
+/// Work for a thread that is about to be started by this one, with the bug that is planted here.
+#[cfg(any(test, feature = "planted-bugs"))]
+pub(crate) fn carried<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let bug = PLANTED.get();
+    move || {
+        PLANTED.set(bug);
+        work()
+    }
+}
+
+#[cfg(not(any(test, feature = "planted-bugs")))]
+pub(crate) const fn carried<W>(work: W) -> W {
+    work
 }
 
 #[doc(hidden)]

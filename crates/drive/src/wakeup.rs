@@ -12,6 +12,7 @@
 //! bringer wakes the sleeper. A busy pair of threads makes no system call.
 
 use crate::event::Event;
+use crate::fail_point;
 use crate::memory::SharedFile;
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, RawFd};
@@ -90,7 +91,7 @@ impl Waker {
 
     /// To be called after something was brought.
     pub fn wake(&self) {
-        if is_listening(self.0.listens()) {
+        if is_listening(self.0.listens()) && !fail_point!(LostKick) {
             self.0.event.raise();
         }
     }

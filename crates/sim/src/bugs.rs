@@ -145,6 +145,7 @@ pub const OF_DEVICE: &[(Bug, &str)] = &[
     ("DeadUnitsCount", "units that died go on being counted"),
     ("CancelFreesRunning", "sub-buffers of a task that runs are given to others when its pipeline is given up"),
     ("LeaseInFlight", "a buffer is given back while a command is in flight that had it"),
+    ("LostKick", "a drive in another process that sleeps is not woken for a command"),
     ("SinkNotDurable", "what is to be on flash for good when its pipeline has ended is written as if it was not"),
 ];
 
@@ -189,7 +190,9 @@ mod tests {
             OF_STORE.iter().chain(OF_DEVICE).chain(OF_LEASE).map(|(bug, _)| (*bug).to_owned()).collect();
         assert_eq!(bugs.len(), OF_STORE.len() + OF_DEVICE.len() + OF_LEASE.len());
         let unlisted: Vec<_> = places.difference(&bugs).collect();
-        assert_eq!(unlisted, ["OrderedCloseEarly", "SkipLogGap"]);
+        // Those have tests of their own, beside the code.
+        let of_others = ["EndTwice", "EpochUnchecked", "FreeBeforeDrained", "OrderedCloseEarly", "SkipLogGap"];
+        assert_eq!(unlisted, of_others);
         assert_eq!(bugs.difference(&places).next(), None);
     }
 }

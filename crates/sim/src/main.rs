@@ -48,6 +48,9 @@ struct Arguments {
     /// Makes no backups.
     #[arg(long)]
     without_backups: bool,
+    /// Puts the boundary of processes between store and drive.
+    #[arg(long)]
+    across: bool,
     /// Tries every sequence of at most three operations, every moment to fail at, and what may survive of it; with `--load ordered` those of
     /// ordered keyspaces alone.
     #[arg(long)]
@@ -92,6 +95,7 @@ impl Arguments {
             life_steps_max: self.steps,
             load: self.load,
             backups: !self.without_backups,
+            across: self.across,
             ..Setup::new(self.seed, self.crashes)
         }
     }
@@ -226,9 +230,10 @@ fn command_line(setup: &Setup) -> String {
         setup;
     let load = setup.load.map(|load| format!(" --load {}", format!("{load:?}").to_lowercase())).unwrap_or_default();
     let backups = if setup.backups { "" } else { " --without-backups" };
+    let across = if setup.across { " --across" } else { "" };
     format!(
         "cargo run -p tapetum-sim -- {seed} --crashes {crashes_max} --operations {operations_max} --troubles {troubles} \
-         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}{load}{backups}"
+         --twins {twins} --sessions {sessions_max} --keys {keys_max} --steps {life_steps_max}{load}{backups}{across}"
     )
 }
 

@@ -65,6 +65,8 @@ pub struct Setup {
     pub load: Option<Load>,
     /// Backups may be made.
     pub backups: bool,
+    /// The boundary of processes is between the store and its drive.
+    pub across: bool,
     /// Records the events of each key, for the report of a failure.
     pub record_events: bool,
 }
@@ -84,6 +86,7 @@ impl Setup {
             bug: None,
             load: None,
             backups: true,
+            across: false,
             record_events: false,
         }
     }
@@ -194,6 +197,9 @@ struct Capacity {
     /// The size of a resize that had no answer before the power failed.
     asked_bytes: Option<u64>,
 }
+
+/// Local memory of a drive across the boundary beside its host's.
+const DRIVE_OWN_BYTES: usize = 8 << 20;
 
 fn local_memory(options: &StoreOptions) -> LocalMemory {
     match LocalMemory::new(options.local_memory_bytes() as usize) {
@@ -497,6 +503,11 @@ impl World {
     }
 
     fn drive_of(&self, faulty: FaultyFlash) -> Drive {
+        if self.setup.across {
+            let bytes = (self.options.local_memory_bytes() as usize, DRIVE_OWN_BYTES);
+            let drive = Drive::across(Arc::new(faulty), bytes, self.units.programs(), self.env.clone());
+            return drive.unwrap_or_else(|error| panic!("no memory: {error}"));
+        }
         let local = match self.local.bytes_used() {
             0 => self.local.clone(),
             _ => local_memory(&self.options),

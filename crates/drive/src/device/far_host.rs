@@ -4,25 +4,29 @@
 //! ends the connection, and until then the drive has done nothing with it. Of the host's local memory, each sector is with one command
 //! at most ([`Claims`]), so that no program reads what flash is writing.
 
-use super::EndedCommand;
 use super::claims::Claims;
-use super::threads::SubmittedCommand;
+use super::threads::{AttachedController, SubmittedCommand};
+use super::{Controller, Device, EndedCommand};
 use crate::event::Event;
 use crate::link::ring::{PLACES, RingPutter, RingTaker};
 use crate::link::submission::{
     DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
     SubmissionError, encode_end,
 };
-use crate::memory::{HostRegion, LocalMemory, SharedFile};
+use crate::memory::{HostRegion, LocalMemory, PairMemory, SharedFile};
 use crate::protocol::{
     CREDITS, Completion, LEASED_RANGES_MAX, LeasedRanges, LocalRange, MemoryAddress, RegionId, Status,
 };
 use crate::wakeup::{Sleeper, Waker};
 use rustix::net::Shutdown;
 use std::collections::VecDeque;
-use std::os::fd::{OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+const DEPTH_MAX: u32 = 4096;
+/// Bytes that pipelines of a queue pair may take at a time.
+const PART_BYTES_MAX: u32 = 16 << 20;
 const NOTHING: LeasedRanges = LeasedRanges { region: RegionId::LOCAL, ranges: [LocalRange::EMPTY; LEASED_RANGES_MAX] };
 
 /// The memory of one host's drive: all its queue pairs share it.
@@ -33,6 +37,19 @@ pub(crate) struct FarMemory {
     pub claims: Claims,
 }
 
+impl FarMemory {
+    /// New local memory of `bytes`, of which the first `host_blocks` are the host's, and the file by which that reads them.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn new(window: SharedFile, host_blocks: u32, bytes: usize) -> io::Result<(Arc<FarMemory>, OwnedFd)> {
+        let file = Arc::new(SharedFile::read_by_others("tapetum-local", bytes)?);
+        let given = file.file().try_clone_to_owned()?;
+        let local = LocalMemory::shared_with_host(file, host_blocks);
+        Ok((Arc::new(FarMemory { local, window, claims: Claims::new(host_blocks) }), given))
+    }
+}
+
 /// The memory and events of one queue pair, and the socket over which its host asked for it.
 pub(crate) struct FarPair {
     pub memory: Arc<FarMemory>,
@@ -41,6 +58,52 @@ pub(crate) struct FarPair {
     /// Raised for the drive, and for the host.
     pub events: [Event; 2],
     pub socket: Arc<OwnedFd>,
+}
+
+/// The wishes of a queue pair.
+#[derive(Clone, Copy)]
+pub(crate) struct FarShape {
+    pub depth: u32,
+    /// Bytes that its pipelines take at a time; 0: as the drive likes.
+    pub part_bytes: u32,
+    /// Memory for these is taken at once.
+    pub parts_needed: bool,
+}
+
+impl FarPair {
+    /// Those of a new queue pair, and the events for its host.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn new(
+        memory: Arc<FarMemory>,
+        host: Option<HostRegion>,
+        shared: SharedFile,
+        socket: Arc<OwnedFd>,
+    ) -> io::Result<(FarPair, [OwnedFd; 2])> {
+        let (events, shared) = ([Event::new()?, Event::new()?], Arc::new(shared));
+        let [drive, host_event] = events.each_ref().map(|event| event.as_fd().try_clone_to_owned());
+        let given = [drive?, host_event?];
+        Ok((FarPair { memory, host, shared, events, socket }, given))
+    }
+
+    /// Its controller over `device`. `None`: there is no room for the parts.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn open(self, device: &Arc<Device>, shape: FarShape, number: usize) -> io::Result<Option<AttachedController>> {
+        let FarShape { depth, part_bytes, parts_needed } = shape;
+        let pair_memory = PairMemory { local: self.memory.local.clone(), host: self.host.clone() };
+        let queue = device.flash.open_queue_of_one_thread(&pair_memory, depth.clamp(1, DEPTH_MAX))?;
+        let mut controller = Controller::new(device.clone(), queue, self.host.clone(), device.counters.free())?;
+        if part_bytes > 0 {
+            controller.take_parts_of(part_bytes.min(PART_BYTES_MAX));
+        }
+        if parts_needed && !controller.make_engine() {
+            return Ok(None);
+        }
+        Ok(Some(AttachedController::of_other_process(controller, number, self)))
+    }
 }
 
 pub(crate) struct FarHost {
@@ -206,6 +269,10 @@ impl FarHost {
 
     pub fn is_empty(&mut self) -> bool {
         self.is_broken || self.submissions.is_empty().unwrap_or(false)
+    }
+
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     pub fn wake(&self) {

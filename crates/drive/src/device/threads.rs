@@ -14,7 +14,7 @@
 use super::far_host::{FarHost, FarPair};
 use super::{Controller, EndedCommand};
 use crate::env::Env;
-use crate::event::{readable, sleep_on};
+use crate::event::{is_readable_within, readable, sleep_on};
 use crate::protocol::{Command, LeasedRanges};
 use crate::wakeup::{Sleeper, Waker};
 use std::io;
@@ -151,6 +151,42 @@ impl AttachedController {
         self.in_flight -= self.batch.len();
         self.line.give(&mut self.batch);
         true
+    }
+
+    /// For one thread that runs the host too: whether it may sleep now, as far as this one is concerned. Then it listens.
+    pub fn sleeps(&mut self) -> bool {
+        self.line.far().iter().for_each(|host| host.sleeper().arm());
+        let may_sleep = self.in_flight == 0 && !self.must_go_on();
+        if !may_sleep {
+            self.line.far().iter().for_each(|host| host.sleeper().disarm());
+        }
+        may_sleep
+    }
+
+    /// Whether its host has woken it. Then it does not listen any more.
+    pub fn is_woken(&self) -> bool {
+        let Some(host) = self.line.far() else { return true };
+        let is_woken = is_readable_within(host.fd(), Some(Duration::ZERO));
+        if is_woken {
+            host.sleeper().disarm();
+        }
+        is_woken
+    }
+
+    /// Whether its host has broken the form of its rings.
+    pub fn is_broken(&self) -> bool {
+        self.line.far().is_some_and(FarHost::is_broken)
+    }
+
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// As [`Controller::wait`].
+    pub fn wait(&mut self, timeout: Option<Duration>) {
+        if self.in_flight > 0 {
+            self.controller.wait(timeout);
+        }
     }
 
     /// Whether it must not sleep: there is something to do, or no descriptor will wake it for the commands in flight.

@@ -7,7 +7,7 @@ mod alignment;
 mod blocking;
 pub mod claim;
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 mod data_file;
 mod error;
 pub mod faulty;

@@ -334,21 +334,21 @@ fn watch(state: &AttachmentState) {
 }
 
 /// Local memory of a drive in another process, with the programs there.
-pub(crate) struct Elsewhere {
-    pub(super) attachment: Arc<Attachment>,
-    /// The number of the memory.
-    pub(super) memory: u64,
+pub(super) struct AttachedMemory {
+    pub attachment: Arc<Attachment>,
+    /// The drive's number of it.
+    pub number: u64,
     pub identity: Identity,
 }
 
-impl Elsewhere {
+impl AttachedMemory {
     /// Asks for local memory of `bytes`, rounded up to whole blocks.
-    pub(super) fn new(attachment: Arc<Attachment>, bytes: usize) -> io::Result<(Elsewhere, LocalMemory)> {
+    pub(super) fn new(attachment: Arc<Attachment>, bytes: usize) -> io::Result<(AttachedMemory, LocalMemory)> {
         let blocks = bytes.div_ceil(BLOCK_BYTES).max(1);
         let bytes = blocks * BLOCK_BYTES;
         let window = SharedFile::new("tapetum-window", bytes)?;
         let mut answer = attachment.ask(Frame::new(Kind::Memory, [bytes as u64]), &[window.file()])?;
-        let [memory, bytes_all, ..] = answer.numbers;
+        let [number, bytes_all, ..] = answer.numbers;
         let file = answer.files.pop().ok_or_else(|| io::Error::other("the drive sent no memory"))?;
         let bytes_all = usize::try_from(bytes_all).ok().filter(|all| *all >= bytes);
         let bytes_all = bytes_all.ok_or_else(|| io::Error::other("the drive gave less memory than was asked for"))?;
@@ -356,20 +356,20 @@ impl Elsewhere {
         let identity = Identity::decode(&answer.text).map_err(io::Error::other)?;
         let blocks = u32::try_from(blocks).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let local = LocalMemory::of_other_process(file, window, blocks);
-        Ok((Elsewhere { attachment, memory, identity }, local))
+        Ok((AttachedMemory { attachment, number, identity }, local))
     }
 
     /// The usage of the drive's process, and the counters that it has of this, encoded. `None`: it is gone.
     pub(super) fn counters(&self) -> Option<(DriveUsage, Vec<u8>)> {
-        let answer = self.attachment.ask(Frame::new(Kind::Counters, [self.memory]), &[]).ok()?;
+        let answer = self.attachment.ask(Frame::new(Kind::Counters, [self.number]), &[]).ok()?;
         let [cpu_us, resident_bytes, ..] = answer.numbers;
         Some((DriveUsage { cpu_us, resident_bytes }, answer.text))
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for AttachedMemory {
     fn drop(&mut self) {
         // The drive forgets it by itself when the connection ends.
-        let _ = self.attachment.ask(Frame::new(Kind::Forget, [self.memory]), &[]);
+        let _ = self.attachment.ask(Frame::new(Kind::Forget, [self.number]), &[]);
     }
 }

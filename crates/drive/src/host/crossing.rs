@@ -8,7 +8,8 @@ use std::ops::Range;
 impl QueuePair {
     /// Appends bytes of a buffer: the explicit step by which a result leaves the drive.
     pub fn copy_to_host(&self, purpose: Purpose, buffer: &LocalBuffer, bytes: Range<usize>, into: &mut Vec<u8>) {
-        into.extend_from_slice(self.look(purpose, buffer, bytes));
+        self.counters.moved_local_to_host(purpose, bytes.len() as u64);
+        buffer.copy_to(bytes, into);
     }
 
     /// [`QueuePair::copy_to_host`] of a few bytes whose number is known.
@@ -36,7 +37,11 @@ impl QueuePair {
     /// As [`QueuePair::look`], for whoever looks at the same bytes again and again: they cross once.
     pub fn view(&self, purpose: Purpose, buffer: LocalBuffer, bytes: Range<usize>) -> HostView {
         self.counters.moved_local_to_host(purpose, bytes.len() as u64);
-        let copied = self.drive().is_elsewhere().then(|| buffer.copy_with_unsent(bytes.clone()));
+        let copied = self.drive().is_elsewhere().then(|| {
+            let mut copy = Vec::with_capacity(bytes.len());
+            buffer.copy_to(bytes.clone(), &mut copy);
+            copy
+        });
         HostView { buffer, bytes, copied }
     }
 

@@ -1,11 +1,13 @@
 //! A drive as the host sees it.
 
 use super::QueuePair;
-use super::attached::{AttachedFlash, Elsewhere};
-use super::far::{FarController, FarShape};
+use super::across::DriveAcross;
+use super::attached::{AttachedFlash, AttachedMemory};
+use super::far::FarController;
 use super::queue_pair::PairController;
 use super::remote::RemoteController;
 use crate::device::engine::{EngineCounters, EngineOptions};
+use crate::device::far_host::FarShape;
 use crate::device::program::Program;
 use crate::device::threads::DriveThreads;
 use crate::device::turns::Turns;
@@ -27,6 +29,13 @@ pub struct Drive {
     pub(super) device: OfProcess<Arc<Device>>,
 }
 
+/// Where the drive's half is, if not in this process.
+pub(super) enum Elsewhere {
+    Process(AttachedMemory),
+    /// Here, as if it was elsewhere.
+    Across(DriveAcross),
+}
+
 impl Drive {
     /// A program's id is its index in `programs`.
     pub fn new(flash: Arc<dyn Flash>, local: LocalMemory, programs: Vec<Box<dyn Program>>, env: Env) -> Drive {
@@ -46,9 +55,25 @@ impl Drive {
         let Some(attached) = flash.elsewhere().and_then(|flash| flash.downcast_ref::<AttachedFlash>()) else {
             return Ok(Drive::new(flash, LocalMemory::new(local_bytes)?, programs, env));
         };
-        let (elsewhere, local) = Elsewhere::new(attached.attachment()?, local_bytes)?;
-        let elsewhere = Some(OfProcess::new(Arc::new(elsewhere)));
+        let (memory, local) = AttachedMemory::new(attached.attachment()?, local_bytes)?;
+        let elsewhere = Some(OfProcess::new(Arc::new(Elsewhere::Process(memory))));
         Ok(Drive { elsewhere, ..Drive::of(Device::new(flash, local, programs.into(), env)) })
+    }
+
+    /// A drive as [`Drive::new`] makes it, with the boundary of processes between the halves of its queue pairs, but on one thread: for the
+    /// simulator. It has `own_bytes` of local memory beside the host's.
+    ///
+    /// # Errors
+    /// The operating system's, when it refuses the memory.
+    pub fn across(
+        flash: Arc<dyn Flash>,
+        (local_bytes, own_bytes): (usize, usize),
+        programs: Vec<Box<dyn Program>>,
+        env: Env,
+    ) -> io::Result<Drive> {
+        let (across, local) = DriveAcross::new(flash.clone(), (local_bytes, own_bytes), programs, env.clone())?;
+        let elsewhere = Some(OfProcess::new(Arc::new(Elsewhere::Across(across))));
+        Ok(Drive { elsewhere, ..Drive::of(Device::new(flash, local, Arc::default(), env)) })
     }
 
     fn of(device: Device) -> Drive {
@@ -223,7 +248,15 @@ impl Drive {
     ) -> io::Result<Option<QueuePair>> {
         self.refuse_forked()?;
         let memory = PairMemory { local: self.device.local.clone(), host };
-        let Some(far) = FarController::open(elsewhere, memory.host.as_ref(), shape)? else { return Ok(None) };
+        let region = match memory.host.as_ref().map(HostRegion::file) {
+            Some(None) => return Err(io::Error::other("the region of this host is its own: make it by its drive")),
+            region => region.flatten(),
+        };
+        let far = match elsewhere {
+            Elsewhere::Process(memory) => FarController::open(memory, region, shape)?,
+            Elsewhere::Across(across) => across.open(region, shape)?,
+        };
+        let Some(far) = far else { return Ok(None) };
         let controller = PairController::InOtherProcess(far);
         Ok(Some(QueuePair::new(controller, self.clone(), memory, self.device.counters.free())))
     }

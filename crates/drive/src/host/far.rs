@@ -3,9 +3,11 @@
 //! The host checks what the drive says: an end is of a command that is on its way, and of each once. When the connection ends, the commands
 //! on their way end with ENODEV; what the drive had put into the ring before counts ([`OnTheirWay`]).
 
-use super::attached::{Attachment, Elsewhere};
+use super::across::PeerAcross;
+use super::attached::{AttachedMemory, Attachment};
 use super::on_their_way::OnTheirWay;
-use crate::device::EndedCommand;
+use crate::device::far_host::FarShape;
+use crate::device::{Controller, EndedCommand};
 use crate::event::{Event, is_readable_within};
 use crate::link::frame::{Frame, Kind};
 use crate::link::ring::{RingPutter, RingTaker};
@@ -13,31 +15,55 @@ use crate::link::submission::{
     DRIVE_LISTENS_AT, END_WORDS, ENDS_AT, HOST_LISTENS_AT, PAIR_BYTES, SUBMISSION_WORDS, SUBMISSIONS_AT, Submission,
     WRITTEN_MAX,
 };
-use crate::memory::{HostRegion, SharedFile};
+use crate::memory::SharedFile;
 use crate::protocol::{Command, LeasedRanges, LocalRange};
 use crate::wakeup::{Sleeper, Waker};
 use std::cell::Cell;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Looks for an end before a wait sleeps: a drive that polls too answers within them.
 const POLLS: u32 = 1000;
 
-/// The wishes of a queue pair.
-#[derive(Clone, Copy)]
-pub(super) struct FarShape {
-    pub depth: u32,
-    /// Bytes that its pipelines take at a time; 0: as the drive likes.
-    pub part_bytes: u32,
-    /// Memory for these is taken at once.
-    pub parts_needed: bool,
+/// What is at the other end of the rings.
+enum Peer {
+    Process {
+        attachment: Arc<Attachment>,
+        /// The drive's number of the queue pair.
+        pair: u64,
+    },
+    /// The simulator's, on this thread.
+    Across(Box<PeerAcross>),
+}
+
+impl Peer {
+    fn is_lost(&self) -> bool {
+        match self {
+            Peer::Process { attachment, .. } => attachment.is_lost(),
+            Peer::Across(peer) => peer.is_lost(),
+        }
+    }
+
+    /// It does not keep to the form: nothing more that it says counts.
+    fn break_off(&mut self, how: &str) {
+        match self {
+            Peer::Process { attachment, .. } => attachment.break_off(how),
+            Peer::Across(peer) => peer.lose(),
+        }
+    }
+
+    /// Gives one on this thread a round.
+    fn advance(&mut self) {
+        if let Peer::Across(peer) = self {
+            peer.advance();
+        }
+    }
 }
 
 pub(super) struct FarController {
-    attachment: Arc<Attachment>,
-    pair: u64,
+    peer: Peer,
     submissions: RingPutter<SUBMISSION_WORDS>,
     ends: RingTaker<END_WORDS>,
     sleeper: Sleeper,
@@ -54,44 +80,48 @@ pub(super) struct FarController {
 impl FarController {
     /// `None`: the drive has no room for the parts.
     pub fn open(
-        elsewhere: &Elsewhere,
-        host: Option<&HostRegion>,
+        memory: &AttachedMemory,
+        region: Option<&SharedFile>,
         shape: FarShape,
     ) -> io::Result<Option<FarController>> {
         let shared = SharedFile::new("tapetum-pair", PAIR_BYTES)?;
-        let region = match host.map(HostRegion::file) {
-            None => None,
-            Some(Some(file)) => Some(file),
-            Some(None) => return Err(io::Error::other("the region of this host is its own: make it by its drive")),
-        };
         let region_bytes = region.map_or(0, SharedFile::bytes) as u64;
         let FarShape { depth, part_bytes, parts_needed } = shape;
-        let numbers = [elsewhere.memory, depth.into(), part_bytes.into(), parts_needed.into(), region_bytes];
+        let numbers = [memory.number, depth.into(), part_bytes.into(), parts_needed.into(), region_bytes];
         let files: Vec<_> = [shared.file()].into_iter().chain(region.map(SharedFile::file)).collect();
-        let attachment = elsewhere.attachment.clone();
+        let attachment = memory.attachment.clone();
         let answer = attachment.ask(Frame::new(Kind::Pair, numbers), &files)?;
         let pair = answer.numbers[0];
         if pair == 0 {
             return Ok(None);
         }
-        let Ok([drive_event, host_event]) = <[_; 2]>::try_from(answer.files) else {
+        let Ok(events) = <[_; 2]>::try_from(answer.files) else {
             return Err(io::Error::other("the drive sent no events"));
         };
+        let made = FarController::new(shared, events, Peer::Process { attachment: attachment.clone(), pair });
+        attachment.wake_at_end(pair, made.sleeper.waker());
+        Ok(Some(made))
+    }
+
+    /// One whose other end is on this thread.
+    pub fn across(shared: SharedFile, events: [OwnedFd; 2], peer: Box<PeerAcross>) -> FarController {
+        FarController::new(shared, events, Peer::Across(peer))
+    }
+
+    /// `events`: raised for the drive, and for this host.
+    fn new(shared: SharedFile, [drive_event, host_event]: [OwnedFd; 2], peer: Peer) -> FarController {
         let shared = Arc::new(shared);
-        let sleeper = Sleeper::of_peer(shared.clone(), HOST_LISTENS_AT, Event::of_other(host_event));
-        attachment.wake_at_end(pair, sleeper.waker());
-        Ok(Some(FarController {
-            attachment,
-            pair,
+        FarController {
+            peer,
             submissions: RingPutter::new(shared.clone(), SUBMISSIONS_AT),
             ends: RingTaker::new(shared.clone(), ENDS_AT),
-            sleeper,
+            sleeper: Sleeper::of_peer(shared.clone(), HOST_LISTENS_AT, Event::of_other(host_event)),
             drive: Waker::of_peer(shared, DRIVE_LISTENS_AT, Event::of_other(drive_event)),
             commands: OnTheirWay::default(),
             is_asked: Cell::new(false),
             is_unsent: false,
             is_broken: false,
-        }))
+        }
     }
 
     /// Takes a command, and what of its lease the host has written since a command had it. It is copied by the drive, which checks
@@ -114,14 +144,15 @@ impl FarController {
     /// Waits for a place in the ring, which the drive empties at once.
     fn put(&mut self, submission: &Submission) {
         let entry = submission.encode();
-        while !self.attachment.is_lost() {
+        while !self.peer.is_lost() {
             match self.submissions.put(&entry) {
                 Ok(true) => return,
                 Ok(false) => {
                     self.drive.wake();
+                    self.peer.advance();
                     std::thread::yield_now();
                 }
-                Err(_) => self.attachment.break_off("its ring of commands has a count that cannot be"),
+                Err(_) => self.peer.break_off("its ring of commands has a count that cannot be"),
             }
         }
     }
@@ -140,7 +171,8 @@ impl FarController {
 
     pub fn rest(&mut self) {
         self.sleeper.disarm();
-        if self.attachment.is_lost() {
+        self.peer.advance();
+        if self.peer.is_lost() {
             self.sleeper.clear();
         }
     }
@@ -148,6 +180,10 @@ impl FarController {
     /// As [`Controller::wait`](crate::device::Controller::wait).
     pub fn wait(&mut self, timeout: Option<Duration>) {
         self.send();
+        if let Peer::Across(peer) = &mut self.peer {
+            peer.wait(timeout);
+            return self.take();
+        }
         for _ in 0..POLLS {
             self.take();
             if self.has_something() {
@@ -163,12 +199,24 @@ impl FarController {
         is_readable_within(self.sleeper.fd(), timeout);
     }
 
-    pub fn event_fd(&self) -> RawFd {
+    /// The controller, if it is on this thread.
+    pub fn controller(&self) -> Option<&Controller> {
+        match &self.peer {
+            Peer::Process { .. } => None,
+            Peer::Across(peer) => Some(peer.controller()),
+        }
+    }
+
+    /// `None`: the caller must keep polling.
+    pub fn event_fd(&self) -> Option<RawFd> {
+        if let Peer::Across(_) = self.peer {
+            return None;
+        }
         // Whoever asks for the first time may sleep without another poll.
         if !self.is_asked.replace(true) && self.commands.count() > 0 {
             self.sleeper.raise();
         }
-        self.sleeper.fd()
+        Some(self.sleeper.fd())
     }
 
     /// Tells the drive of what was submitted.
@@ -179,13 +227,14 @@ impl FarController {
     }
 
     fn take(&mut self) {
+        self.peer.advance();
         // Looked at first: then what the ring has is all that there will be.
-        let is_lost = self.attachment.is_lost();
+        let is_lost = self.peer.is_lost();
         if !self.is_broken
             && let Err(how) = self.commands.take_from(&mut self.ends)
         {
             self.is_broken = true;
-            self.attachment.break_off(&how);
+            self.peer.break_off(&how);
         }
         if is_lost {
             self.commands.end_all(libc::ENODEV);
@@ -199,6 +248,9 @@ impl FarController {
 
 impl Drop for FarController {
     fn drop(&mut self) {
-        self.attachment.close_pair(self.pair);
+        // One on this thread ends with its controller.
+        if let Peer::Process { attachment, pair } = &self.peer {
+            attachment.close_pair(*pair);
+        }
     }
 }

@@ -5,6 +5,8 @@ use super::{AttachedFlash, Attaching, Drive, Lease, QueuePair};
 use crate::device::programs;
 use crate::env::Env;
 use crate::event::Event;
+use crate::flash::conformance;
+use crate::flash::faulty::FaultyFlash;
 use crate::flash::test_path::TestPath;
 use crate::flash::{Flash, FlashError, Health};
 use crate::link::VERSION;
@@ -27,16 +29,19 @@ use std::thread::JoinHandle;
 const MIB: u64 = 1 << 20;
 
 /// A drive that serves, on a thread of its own.
-struct Served {
-    path: TestPath,
-    flash: Arc<MemoryFlash>,
+pub(super) struct Served {
+    pub path: TestPath,
+    flash: Arc<dyn Flash>,
     stop: Arc<Event>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Served {
     fn new() -> Served {
-        let flash = Arc::new(MemoryFlash::new(64 * MIB));
+        Served::over(Arc::new(MemoryFlash::new(64 * MIB)))
+    }
+
+    pub fn over(flash: Arc<dyn Flash>) -> Served {
         let mut served = Served { path: TestPath::new(), flash, stop: Arc::new(Event::new().unwrap()), thread: None };
         served.start();
         served
@@ -44,8 +49,8 @@ impl Served {
 
     fn start(&mut self) {
         let options = ServingOptions { socket: self.path.to_path_buf(), memory_bytes: 256 * MIB, polls: 0 };
-        let flash: Arc<dyn Flash> = self.flash.clone();
-        let (serving, stop) = (Serving::start(vec![flash], &options, &Env::system()).unwrap(), self.stop.clone());
+        let (serving, stop) =
+            (Serving::start(vec![self.flash.clone()], &options, &Env::system()).unwrap(), self.stop.clone());
         let thread = Env::system().spawn("drive", move || serving.run(stop.as_fd()).unwrap());
         self.thread = Some(thread.unwrap());
     }
@@ -60,7 +65,7 @@ impl Served {
         AttachedFlash::attach(&self.path, name, attaching, &Env::system()).map(Arc::new)
     }
 
-    fn made(&self, name: &str) -> Arc<AttachedFlash> {
+    pub fn made(&self, name: &str) -> Arc<AttachedFlash> {
         self.attach(name, Attaching { create_bytes: Some(8 * MIB), take_over: false }).unwrap()
     }
 }
@@ -73,7 +78,7 @@ impl Drop for Served {
     }
 }
 
-fn drive(flash: &Arc<AttachedFlash>) -> Drive {
+pub(super) fn drive(flash: &Arc<AttachedFlash>) -> Drive {
     let flash: Arc<dyn Flash> = flash.clone();
     Drive::over(flash, MIB as usize, Vec::new(), Env::system()).unwrap()
 }
@@ -116,6 +121,24 @@ fn what_is_written_is_read_and_computed_on_there() {
     assert_eq!((counters.local_to_flash_bytes, counters.flash_to_local_bytes), (8192, 8192));
     let usage = counters.process.unwrap();
     assert!(usage.cpu_us > 0 && usage.resident_bytes > 0, "{usage:?}");
+}
+
+#[test]
+fn it_keeps_the_promises_of_every_backend() {
+    let served = Served::new();
+    let create_bytes = Some(conformance::CAPACITY_BYTES);
+    let flash = served.attach("a", Attaching { create_bytes, take_over: false }).unwrap();
+    conformance::check_drive(|| drive(&flash));
+}
+
+#[test]
+fn without_a_process_between_it_keeps_them_too() {
+    for seed in 0..10 {
+        let flash = FaultyFlash::new(conformance::CAPACITY_BYTES, seed);
+        let bytes = (MIB as usize, MIB as usize);
+        let across = || Drive::across(Arc::new(flash.clone()), bytes, programs::built_in(), Env::system()).unwrap();
+        conformance::check_drive(across);
+    }
 }
 
 #[test]
@@ -222,7 +245,7 @@ fn a_partition_has_one_host_until_it_ends() {
 }
 
 #[test]
-fn who_takes_a_partition_over_leaves_the_other_host_none() {
+pub(super) fn who_takes_a_partition_over_leaves_the_other_host_none() {
     let served = Served::new();
     let first = served.made("a");
     let drive_of_first = drive(&first);
@@ -237,8 +260,10 @@ fn who_takes_a_partition_over_leaves_the_other_host_none() {
     assert_eq!(read(&mut drive(&second).queue_pair(1).unwrap(), 0), [1; 4096]);
     drop(second);
     let flash: Arc<dyn Flash> = first.clone();
-    let refused = Drive::over(flash, 4096, Vec::new(), Env::system()).err().unwrap().to_string();
-    assert!(refused.contains("another host has had partition a since"), "{refused}");
+    let Err(refused) = Drive::over(flash, 4096, Vec::new(), Env::system()) else {
+        panic!("a host that was replaced has its partition again")
+    };
+    assert!(refused.to_string().contains("another host has had partition a since"), "{refused}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! A [`Drive`] is shared; a [`QueuePair`] belongs to one thread at a time. Commands are checked and done by the device half
 //! (`device`), which runs on the thread that polls the queue pair, on a thread of the drive's (`remote`), or in the drive's own process (`far`).
 
+mod across;
 mod attached;
 #[cfg(test)]
 mod cancel_tests;
@@ -14,6 +15,8 @@ mod compute_tests;
 mod crossing;
 mod drive;
 mod far;
+#[cfg(test)]
+mod far_bugs_tests;
 #[cfg(test)]
 mod far_tests;
 #[cfg(test)]

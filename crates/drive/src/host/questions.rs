@@ -4,6 +4,7 @@
 //! another process are asked for over its socket.
 
 use super::Drive;
+use super::drive::Elsewhere;
 use crate::counters::CountersSnapshot;
 use crate::device::engine::{ApplicationSnapshot, StageSnapshot};
 use crate::flash::{FlashError, Health};
@@ -13,7 +14,10 @@ impl Drive {
     /// The drive's sizes, limits and programs. [`Operation::Identify`](crate::Operation::Identify) gives the same through a queue pair.
     pub fn identity(&self) -> Identity {
         match &self.elsewhere {
-            Some(elsewhere) => elsewhere.identity.clone(),
+            Some(elsewhere) => match &***elsewhere {
+                Elsewhere::Process(memory) => memory.identity.clone(),
+                Elsewhere::Across(across) => across.device().identity(),
+            },
             None => self.device.identity(),
         }
     }
@@ -55,9 +59,17 @@ impl Drive {
     /// Counters of its commands and bytes moved.
     pub fn counters(&self) -> CountersSnapshot {
         let mut counters = self.device.counters.snapshot();
-        if let Some((usage, encoded)) = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.counters()) {
-            counters.add_encoded(&encoded);
-            counters.process = Some(usage);
+        match self.elsewhere.as_deref().map(|elsewhere| &**elsewhere) {
+            None => {}
+            Some(Elsewhere::Process(memory)) => {
+                if let Some((usage, encoded)) = memory.counters() {
+                    counters.add_encoded(&encoded);
+                    counters.process = Some(usage);
+                }
+            }
+            Some(Elsewhere::Across(across)) => {
+                counters.add_encoded(&across.device().counters.snapshot().encode());
+            }
         }
         counters
     }

@@ -88,7 +88,8 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.steps(),
             // The caller checks the descriptor as well.
-            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => 0,
+            PairController::OnDriveThread(_) => 0,
+            PairController::InOtherProcess(far) => far.controller().map_or(0, Controller::steps),
         }
     }
 
@@ -97,7 +98,8 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.is_computing(),
             // The caller checks the descriptor as well.
-            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => false,
+            PairController::OnDriveThread(_) => false,
+            PairController::InOtherProcess(far) => far.controller().is_some_and(Controller::is_computing),
         }
     }
 
@@ -105,7 +107,8 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.is_ready(),
             // The drive's thread makes the progress.
-            PairController::OnDriveThread(_) | PairController::InOtherProcess(_) => false,
+            PairController::OnDriveThread(_) => false,
+            PairController::InOtherProcess(far) => far.controller().is_some_and(Controller::is_ready),
         }
     }
 
@@ -113,7 +116,7 @@ impl PairController {
         match self {
             PairController::Here(controller) => controller.event_fd(),
             PairController::OnDriveThread(remote) => Some(remote.event_fd()),
-            PairController::InOtherProcess(far) => Some(far.event_fd()),
+            PairController::InOtherProcess(far) => far.event_fd(),
         }
     }
 }

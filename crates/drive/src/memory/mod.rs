@@ -337,10 +337,15 @@ impl LocalBuffer {
         &mut self.written
     }
 
-    /// A copy of these bytes, with those that the host has written since.
-    pub(crate) fn copy_with_unsent(&self, bytes: std::ops::Range<usize>) -> Vec<u8> {
+    /// Appends a copy of these bytes, with those that the host has written since a command had them.
+    pub(crate) fn copy_to(&self, bytes: std::ops::Range<usize>, into: &mut Vec<u8>) {
         let range = LocalRange { offset: self.offset + bytes.start as u64, length: bytes.len() as u32 };
-        let mut copy = self.bytes()[bytes].to_vec();
+        let before = into.len();
+        into.extend_from_slice(&self.bytes()[bytes]);
+        if self.written.is_empty() {
+            return;
+        }
+        let copy = &mut into[before..];
         for LocalRange { offset, length } in self.written.inside(range).0.into_iter().flat_map(|ranges| *ranges) {
             let (Some(written), _) = self.memory.region.mapping.pointer_to_write(offset, length) else {
                 unreachable!("buffers are inside their region")
@@ -349,7 +354,6 @@ impl LocalBuffer {
             let written = unsafe { std::slice::from_raw_parts(written.as_ptr(), length as usize) };
             copy[(offset - range.offset) as usize..][..length as usize].copy_from_slice(written);
         }
-        copy
     }
 
     /// Bytes of it, where they are: what the host has written and the drive has not had yet is in the window.

@@ -7,17 +7,16 @@ use super::partition_flash::PartitionFlash;
 use super::partitions::{Partition, PartitionError};
 use super::{Holder, Service};
 use crate::cpu::DriveUsage;
-use crate::device::claims::Claims;
-use crate::device::far_host::{FarMemory, FarPair};
-use crate::device::threads::{AttachedController, DriveThread, DriveThreads};
-use crate::device::{Controller, Device, programs};
-use crate::event::Event;
+use crate::device::far_host::{FarMemory, FarPair, FarShape};
+use crate::device::threads::{DriveThread, DriveThreads};
+use crate::device::{Device, programs};
+use crate::fail_point;
 use crate::flash::{Flash, Size};
 use crate::link::VERSION;
 use crate::link::frame::{AGAIN, CREATE, Frame, Kind, Refusal, TAKE_OVER};
 use crate::link::submission::PAIR_BYTES;
 use crate::locks::whole;
-use crate::memory::{BLOCK_BYTES, HostRegion, LocalMemory, PairMemory, SharedFile};
+use crate::memory::{BLOCK_BYTES, HostRegion, SharedFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
@@ -29,8 +28,6 @@ use std::time::Duration;
 /// Memories and queue pairs of one host.
 const MEMORIES_MAX: usize = 16;
 const PAIRS_MAX: usize = 1024;
-/// Bytes that pipelines of a queue pair may take at a time.
-const PART_BYTES_MAX: u64 = 16 << 20;
 /// How long a host waits until another one's commands have ended.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
@@ -183,7 +180,8 @@ impl Session {
             }
         }
         // Looked at now: the host before may have grown it, and another one may have had it meanwhile.
-        if flags & AGAIN != 0 && state.find(&name).is_none_or(|(_, partition)| partition.host != host) {
+        let is_its_own = state.find(&name).is_some_and(|(_, partition)| partition.host == host);
+        if flags & AGAIN != 0 && !is_its_own && !fail_point!(EpochUnchecked) {
             return Err(refused(format!("another host has had partition {name} since: start anew to attach it again")));
         }
         let next = |partition: &mut Partition| (partition.epoch, partition.host) = (partition.epoch + 1, host);
@@ -227,12 +225,9 @@ impl Session {
         let host_bytes = frame.numbers[0] as usize;
         let window = frame.files.into_iter().next().ok_or_else(|| refused("the window is missing"))?;
         let window = SharedFile::of_other(window, host_bytes, false).map_err(failed)?;
-        let file = Arc::new(SharedFile::read_by_others("tapetum-local", bytes as usize).map_err(failed)?);
-        let given = file.file().try_clone_to_owned().map_err(failed)?;
-        let local = LocalMemory::shared_with_host(file, blocks);
-        let env = self.service.env.clone();
-        let device = Arc::new(Device::new(flash, local.clone(), programs::built_in().into(), env));
-        let memory = Arc::new(FarMemory { local, window, claims: Claims::new(blocks) });
+        let (memory, given) = FarMemory::new(window, blocks, bytes as usize).map_err(failed)?;
+        let (local, env) = (memory.local.clone(), self.service.env.clone());
+        let device = Arc::new(Device::new(flash, local, programs::built_in().into(), env));
         let number = self.number();
         let answer = Frame::new(Kind::Done, [number, bytes]).with_text(device.identity().encode());
         self.memories.insert(number, SessionMemory { device, memory, bytes });
@@ -259,7 +254,7 @@ impl Session {
         }
         let mut files = frame.files.into_iter();
         let mut file = || files.next().ok_or_else(|| refused("the memory of the queue pair is missing"));
-        let shared = Arc::new(SharedFile::of_other(file()?, PAIR_BYTES, true).map_err(failed)?);
+        let shared = SharedFile::of_other(file()?, PAIR_BYTES, true).map_err(failed)?;
         let host = match usize::try_from(host_bytes).unwrap_or(usize::MAX) {
             0 => None,
             // Flash may register it, which needs the right to write.
@@ -267,27 +262,16 @@ impl Session {
         };
         let SessionMemory { device, memory, .. } = self.memory(memory)?;
         let (device, memory) = (device.clone(), memory.clone());
-        let pair_memory = PairMemory { local: memory.local.clone(), host: host.clone() };
-        let depth = depth.clamp(1, 4096) as u32;
-        let queue = device.flash.open_queue_of_one_thread(&pair_memory, depth).map_err(failed)?;
-        let counters = device.counters.free();
-        let mut controller = Controller::new(device, queue, host.clone(), counters).map_err(failed)?;
-        if part_bytes > 0 {
-            controller.take_parts_of(part_bytes.min(PART_BYTES_MAX) as u32);
-        }
-        if is_needed != 0 && !controller.make_engine() {
-            return done([0]);
-        }
-        let events = [Event::new().map_err(failed)?, Event::new().map_err(failed)?];
-        let given = events.each_ref().map(|event| event.as_fd().try_clone_to_owned());
-        let [event, host_event] = given;
-        let given = vec![event.map_err(failed)?, host_event.map_err(failed)?];
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
+        let part_bytes = u32::try_from(part_bytes).unwrap_or(u32::MAX);
+        let shape = FarShape { depth, part_bytes, parts_needed: is_needed != 0 };
+        let (pair, given) = FarPair::new(memory, host, shared, self.socket.clone()).map_err(failed)?;
         let (number, thread) = self.threads()?.next();
-        let pair = FarPair { memory, host, shared, events, socket: self.socket.clone() };
-        thread.attach(AttachedController::of_other_process(controller, number, pair));
+        let Some(controller) = pair.open(&device, shape, number).map_err(failed)? else { return done([0]) };
+        thread.attach(controller);
         let pair = self.number();
         self.pairs.insert(pair, (thread, number));
-        Ok((Frame::new(Kind::Done, [pair]), given))
+        Ok((Frame::new(Kind::Done, [pair]), given.into()))
     }
 
     fn threads(&mut self) -> Result<&DriveThreads, Frame> {
@@ -325,6 +309,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if fail_point!(FreeBeforeDrained) {
+            self.service.free(&self.name);
+        }
         for (_, (thread, number)) in std::mem::take(&mut self.pairs) {
             thread.detach(number);
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! a free buffer ─ lent ─► command ─► its end ─► a free buffer, looked at
 //! ```
+//! In some runs the boundary of processes is between: what the host writes goes through a window, and the drive sleeps until it is kicked.
 //! Checked: each command ends once, with an end that is allowed. A buffer comes back with its command's end, when the drive is done with it.
 //! Its bytes are the result of all commands that had it. The bytes of free buffers are those that the host left there.
 
@@ -11,7 +12,7 @@ use super::{DeviceSetup, DeviceTally};
 use std::sync::Arc;
 use tapetum_drive::{
     CREDITS, Command, Completion, Drive, Env, Execution, Faults, FaultyFlash, Lease, LocalBuffer, LocalMemory,
-    LocalRange, MemoryAddress, Operation, ProgramId, QueuePair, Returned, SplitMix64, Stage, Status,
+    LocalRange, MemoryAddress, Operation, ProgramId, Purpose, QueuePair, Returned, SplitMix64, Stage, Status,
 };
 
 const LOCAL_BYTES: usize = 1 << 20;
@@ -93,14 +94,19 @@ impl CommandWorld {
             ..Faults::default()
         };
         flash.set_faults(faults);
-        let local = LocalMemory::new(LOCAL_BYTES).unwrap_or_else(|error| panic!("no memory: {error}"));
         let (env, _) = Env::simulated(setup.seed);
-        let drive = Drive::new(Arc::new(flash.clone()), local, all_programs(), env);
+        let drive = if random.one_in(2) {
+            Drive::across(Arc::new(flash.clone()), (LOCAL_BYTES, LOCAL_BYTES), all_programs(), env)
+        } else {
+            LocalMemory::new(LOCAL_BYTES).map(|local| Drive::new(Arc::new(flash.clone()), local, all_programs(), env))
+        };
+        let drive = drive.unwrap_or_else(|error| panic!("no memory: {error}"));
         let pair = drive.queue_pair(4).unwrap_or_else(|error| panic!("no queue pair: {error}"));
         let mut fresh = || {
             let Some(mut buffer) = drive.local().allocate(BLOCKS * BLOCK_BYTES) else { panic!("no buffer") };
-            random.fill(buffer.bytes_mut());
-            let bytes = buffer.bytes().iter().copied().map(Some).collect();
+            let bytes = pair.fill(Purpose::Other, &mut buffer, 0..BLOCKS * BLOCK_BYTES);
+            random.fill(bytes);
+            let bytes = bytes.iter().copied().map(Some).collect();
             HostBuffer { buffer, bytes }
         };
         let free = (0..BUFFERS).map(|_| fresh()).collect();
@@ -155,7 +161,8 @@ impl CommandWorld {
         let HostBuffer { buffer, bytes } = &mut self.free[place];
         let byte = self.random.next_u64() as u8;
         let from = self.random.below(buffer.len() as u64) as usize;
-        buffer.bytes_mut()[from..].fill(byte);
+        let end = buffer.len();
+        self.pair.fill(Purpose::Other, buffer, from..end).fill(byte);
         bytes[from..].fill(Some(byte));
     }
 
@@ -244,7 +251,7 @@ impl CommandWorld {
         let (step, range, tag) = (self.draw_step(), buffer.range(), self.tag_next);
         if matches!(step, Step::ReadBothAndCopy) {
             let (list, at) = (self.list(range, areas), LIST * BLOCK_BYTES);
-            buffer.bytes_mut()[at..at + list.len()].copy_from_slice(&list);
+            self.pair.fill(Purpose::Other, &mut buffer, at..at + list.len()).copy_from_slice(&list);
             bytes.splice(at..at + list.len(), list.into_iter().map(Some));
         }
         self.tag_next += 1;
@@ -262,11 +269,18 @@ impl CommandWorld {
             self.hear(completion, lease)?;
         }
         for HostBuffer { buffer, bytes } in &self.free {
-            if let Some(at) = differs(buffer.bytes(), bytes) {
+            if let Some(at) = differs(&self.bytes_of(buffer), bytes) {
                 return Err(format!("a buffer that the host has, at {}, changed at {at}", buffer.offset()));
             }
         }
         Ok(())
+    }
+
+    /// The bytes of a buffer that the host has.
+    fn bytes_of(&self, buffer: &LocalBuffer) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.pair.copy_to_host(Purpose::Other, buffer, 0..buffer.len(), &mut bytes);
+        bytes
     }
 
     fn hear(&mut self, completion: Completion, lease: Lease) -> Result<(), String> {
@@ -320,11 +334,12 @@ impl CommandWorld {
             }
             Step::Flush | Step::Refused(_) => {}
         }
-        if let Some(at) = differs(buffer.bytes(), &bytes) {
+        let found = self.bytes_of(&buffer);
+        if let Some(at) = differs(&found, &bytes) {
             return Err(format!("the buffer differs at {at} after {step:?}, {completion:?}"));
         }
         // From here on, take the bytes that are there as known.
-        let bytes = buffer.bytes().iter().copied().map(Some).collect();
+        let bytes = found.into_iter().map(Some).collect();
         self.areas_free.extend(areas);
         self.free.push(HostBuffer { buffer, bytes });
         Ok(())

@@ -152,12 +152,12 @@ pub fn run(setup: &DeviceSetup) -> DeviceOutcome {
 /// dropped, which would end the process.
 fn run_seed(setup: &DeviceSetup) -> Ended {
     let bug_among = |bugs: &[Bug]| setup.bug.filter(|bug| bugs.contains(bug));
-    let of_arbiter = setup.bug.filter(|bug| !["LeaseInFlight", "SinkNotDurable"].contains(bug));
+    let of_arbiter = setup.bug.filter(|bug| !["LeaseInFlight", "LostKick", "SinkNotDurable"].contains(bug));
     match setup.seed {
         seed if seed.is_multiple_of(SHARES_EVERY) => {
             with_bug(of_arbiter, || in_world(shares::world(setup), shares::run))
         }
-        seed if seed.is_multiple_of(COMMANDS_EVERY) => with_bug(bug_among(&["LeaseInFlight"]), || {
+        seed if seed.is_multiple_of(COMMANDS_EVERY) => with_bug(bug_among(&["LeaseInFlight", "LostKick"]), || {
             let mut world = commands::CommandWorld::new(setup);
             let done = world.run(setup.steps * COMMAND_STEPS);
             (world.tally.clone(), world.trace_hash(), done)
