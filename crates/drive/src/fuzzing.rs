@@ -42,7 +42,8 @@ pub fn hostile_host(bytes: &[u8]) {
     let controller = Controller::new(device, queue, Some(host.clone()), counters).expect("it asks for nothing");
     let (events, socket) = ([(); 2].map(|()| Event::new().expect("an event")), Event::new().expect("an event"));
     let socket = Arc::new(socket.as_fd().try_clone_to_owned().expect("a descriptor"));
-    let pair = FarPair { memory: memory.clone(), host: Some(host), shared: shared.clone(), events, socket };
+    let pair =
+        FarPair { memory: memory.clone(), host: Some(host), shared: shared.clone(), events, socket, share: None };
     let mut attached = AttachedController::of_other_process(controller, 0, pair);
     let mut submissions = RingPutter::<SUBMISSION_WORDS>::new(shared.clone(), SUBMISSIONS_AT);
     let mut ends = RingTaker::<END_WORDS>::new(shared.clone(), ENDS_AT);

@@ -5,6 +5,7 @@
 //! at most ([`Claims`]), so that no program reads what flash is writing.
 
 use super::claims::Claims;
+use super::shares::Share;
 use super::threads::{AttachedController, SubmittedCommand};
 use super::{Controller, Device, EndedCommand};
 use crate::event::Event;
@@ -58,6 +59,8 @@ pub(crate) struct FarPair {
     /// Raised for the drive, and for the host.
     pub events: [Event; 2],
     pub socket: Arc<OwnedFd>,
+    /// Its host's share in a drive that has several.
+    pub share: Option<Arc<Share>>,
 }
 
 /// The wishes of a queue pair.
@@ -84,7 +87,12 @@ impl FarPair {
         let (events, shared) = ([Event::new()?, Event::new()?], Arc::new(shared));
         let [drive, host_event] = events.each_ref().map(|event| event.as_fd().try_clone_to_owned());
         let given = [drive?, host_event?];
-        Ok((FarPair { memory, host, shared, events, socket }, given))
+        Ok((FarPair { memory, host, shared, events, socket, share: None }, given))
+    }
+
+    /// With a share of its host's.
+    pub fn of_share(self, share: Arc<Share>) -> FarPair {
+        FarPair { share: Some(share), ..self }
     }
 
     /// Its controller over `device`. `None`: there is no room for the parts.
@@ -118,6 +126,9 @@ pub(crate) struct FarHost {
     /// Ends for which the ring had no room.
     waiting: VecDeque<EndedCommand>,
     socket: Arc<OwnedFd>,
+    share: Option<Arc<Share>>,
+    /// The next submission waits until the host may start one.
+    is_held_back: bool,
     /// Submissions that may still be taken in this round: others have their turn, and the thread its mail.
     round_left: u32,
     is_broken: bool,
@@ -125,7 +136,7 @@ pub(crate) struct FarHost {
 
 impl FarHost {
     pub fn new(pair: FarPair) -> FarHost {
-        let FarPair { memory, host, shared, events: [event, host_event], socket } = pair;
+        let FarPair { memory, host, shared, events: [event, host_event], socket, share } = pair;
         FarHost {
             submissions: RingTaker::new(shared.clone(), SUBMISSIONS_AT),
             ends: RingPutter::new(shared.clone(), ENDS_AT),
@@ -136,6 +147,8 @@ impl FarHost {
             claimed: Vec::new(),
             waiting: VecDeque::new(),
             socket,
+            share,
+            is_held_back: false,
             round_left: 0,
             is_broken: false,
         }
@@ -150,6 +163,10 @@ impl FarHost {
     pub fn take(&mut self) -> Option<SubmittedCommand> {
         while !self.is_broken && self.round_left > 0 {
             self.round_left -= 1;
+            self.is_held_back = !self.is_empty() && !self.may_start();
+            if self.is_held_back {
+                return None;
+            }
             let taken = match self.submissions.take() {
                 Ok(Some(entry)) => Submission::decode(&entry),
                 Ok(None) => return None,
@@ -166,6 +183,7 @@ impl FarHost {
                             continue;
                         }
                     }
+                    self.share.iter().for_each(|share| share.start(0));
                     self.give(EndedCommand { slot, completion: Completion::new(tag, status) });
                     self.waker.wake();
                 }
@@ -206,6 +224,9 @@ impl FarHost {
         if let Some(place) = self.place(slot) {
             *place = Some(leased);
         }
+        self.share
+            .iter()
+            .for_each(|share| share.start(leased.ranges.iter().map(|range| u64::from(range.length)).sum()));
         Ok(Some(SubmittedCommand { command, slot, leased }))
     }
 
@@ -239,6 +260,7 @@ impl FarHost {
     pub fn give(&mut self, ended: EndedCommand) {
         let Some(leased) = self.claimed[ended.slot as usize].take() else { unreachable!("a command ended twice") };
         self.give_back(&leased);
+        self.share.iter().for_each(|share| share.end(1));
         self.waiting.push_back(ended);
         self.send();
         // An honest host has no more commands than credits, whose ends it has not taken.
@@ -262,13 +284,27 @@ impl FarHost {
         self.waiting.len() < before
     }
 
-    /// The host has not taken its ends, and does not tell when it does.
-    pub fn is_slow(&self) -> bool {
-        !self.waiting.is_empty() && !self.is_broken
+    /// It must look again soon: the host does not tell when it has taken its ends, and another host may be stuck that was to go first.
+    pub fn must_look_again(&self) -> bool {
+        (!self.waiting.is_empty() || self.is_held_back) && !self.is_broken
     }
 
-    pub fn is_empty(&mut self) -> bool {
+    fn is_empty(&mut self) -> bool {
         self.is_broken || self.submissions.is_empty().unwrap_or(false)
+    }
+
+    fn may_start(&self) -> bool {
+        self.share.as_ref().is_none_or(|share| share.may_start())
+    }
+
+    /// Whether there is a submission that may be taken now.
+    pub fn has_work(&mut self) -> bool {
+        !self.is_empty() && self.may_start()
+    }
+
+    /// The share, while other hosts have some.
+    pub fn share(&self) -> Option<&Arc<Share>> {
+        self.share.as_ref().filter(|share| share.is_shared())
     }
 
     pub fn is_broken(&self) -> bool {
@@ -301,6 +337,8 @@ impl Drop for FarHost {
     /// The controller is gone, and what it had on its way with it: other queue pairs may have its memory.
     fn drop(&mut self) {
         self.claimed.iter().flatten().for_each(|leased| self.give_back(leased));
+        let left = self.claimed.iter().flatten().count();
+        self.share.iter().for_each(|share| share.end(left as u32));
         if std::thread::panicking() {
             // The host would wait for ever.
             self.break_off();

@@ -25,6 +25,7 @@ mod flash_share;
 pub mod program;
 pub mod programs;
 mod ranges;
+pub(crate) mod shares;
 pub mod threads;
 pub(crate) mod turns;
 

@@ -25,7 +25,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub const DRIVE_THREADS_MAX: usize = 64;
-/// The longest sleep while a host in another process has no room for its ends: it does not tell when it has some.
+/// The longest sleep beside a host in another process that has no room for its ends, or is held back for another one.
 const SLOW_HOST_SLEEP: Duration = Duration::from_millis(1);
 
 /// A command on its way to a drive thread.
@@ -91,10 +91,10 @@ impl HostLine {
         }
     }
 
-    fn is_empty(&mut self) -> bool {
+    fn has_work(&mut self) -> bool {
         match self {
-            HostLine::Near { commands, .. } => commands.is_empty(),
-            HostLine::Far(host) => host.is_empty(),
+            HostLine::Near { commands, .. } => !commands.is_empty(),
+            HostLine::Far(host) => host.has_work(),
         }
     }
 
@@ -126,6 +126,17 @@ impl AttachedController {
 
     /// Takes submitted commands and gives ended ones. Returns whether there were any.
     pub fn advance(&mut self) -> bool {
+        let share = self.line.far().and_then(FarHost::share).cloned();
+        let Some(share) = share else { return self.advance_freely() };
+        let began_us = share.now_us();
+        let is_busy = self.advance_freely();
+        if is_busy {
+            share.charge(share.now_us() - began_us);
+        }
+        is_busy
+    }
+
+    fn advance_freely(&mut self) -> bool {
         let mut is_busy = false;
         if let HostLine::Far(host) = &mut self.line {
             host.begin_round();
@@ -191,7 +202,7 @@ impl AttachedController {
 
     /// Whether it must not sleep: there is something to do, or no descriptor will wake it for the commands in flight.
     fn must_go_on(&mut self) -> bool {
-        !self.line.is_empty() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
+        self.line.has_work() || self.controller.is_ready() || self.in_flight > 0 && self.controller.is_deaf()
     }
 }
 
@@ -223,6 +234,11 @@ impl DriveThread {
         self.send(Mail::Detach { number, gone });
         // An error also means that it is gone: a thread that panicked has dropped its controllers.
         let _ = is_gone.recv();
+    }
+
+    /// Wakes the thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// To be called when commands were put into a ring.
@@ -373,7 +389,7 @@ impl DriveThreadWork {
         let deadlines = self.controllers.iter().filter_map(|attached| attached.controller.deadline_next_us());
         let next =
             deadlines.min().map(|deadline_us| Duration::from_micros(deadline_us.saturating_sub(self.env.now_us())));
-        let is_slow = self.controllers.iter().filter_map(|attached| attached.line.far()).any(FarHost::is_slow);
-        if is_slow { Some(next.map_or(SLOW_HOST_SLEEP, |next| next.min(SLOW_HOST_SLEEP))) } else { next }
+        let is_soon = self.controllers.iter().filter_map(|attached| attached.line.far()).any(FarHost::must_look_again);
+        if is_soon { Some(next.map_or(SLOW_HOST_SLEEP, |next| next.min(SLOW_HOST_SLEEP))) } else { next }
     }
 }

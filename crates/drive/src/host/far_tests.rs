@@ -48,9 +48,9 @@ impl Served {
     }
 
     fn start(&mut self) {
-        let options = ServingOptions { socket: self.path.to_path_buf(), memory_bytes: 256 * MIB, polls: 0 };
-        let (serving, stop) =
-            (Serving::start(vec![self.flash.clone()], &options, &Env::system()).unwrap(), self.stop.clone());
+        let options = ServingOptions::new(self.path.to_path_buf(), 256 * MIB);
+        let serving = Serving::start(vec![self.flash.clone()], &options, &Env::system()).unwrap();
+        let stop = self.stop.clone();
         let thread = Env::system().spawn("drive", move || serving.run(stop.as_fd()).unwrap());
         self.thread = Some(thread.unwrap());
     }
@@ -303,7 +303,7 @@ fn a_partition_ends_where_the_next_begins() {
 #[test]
 fn two_drives_do_not_share_a_socket() {
     let served = Served::new();
-    let options = ServingOptions { socket: served.path.to_path_buf(), memory_bytes: MIB, polls: 0 };
+    let options = ServingOptions::new(served.path.to_path_buf(), MIB);
     let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(4 * MIB));
     let taken = Serving::start(vec![flash], &options, &Env::system()).err().unwrap().to_string();
     assert!(taken.contains("is taken"), "{taken}");

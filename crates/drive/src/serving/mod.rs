@@ -15,6 +15,7 @@ mod partition_flash;
 mod partitions;
 mod session;
 
+use crate::device::shares::Shares;
 use crate::env::Env;
 use crate::flash::{Flash, Size};
 use crate::host::Drive;
@@ -39,6 +40,7 @@ const SESSIONS_MAX: usize = 256;
 /// Local memory beside a host's, for what its pipelines keep.
 const PIPELINES_BYTES_MIN: u64 = 8 << 20;
 const TABLE_MEMORY_BYTES: usize = 64 << 10;
+pub const COMMANDS_AT_ONCE: u32 = 64;
 /// A partition whose size is not given has half of what is free, and no more than this.
 const PARTITION_BYTES_DEFAULT_MAX: u64 = 10 << 30;
 
@@ -51,6 +53,17 @@ pub struct ServingOptions {
     pub memory_bytes: u64,
     /// How often a thread looks for commands before it sleeps.
     pub polls: u32,
+    /// While so many commands are on their way for all hosts, the weights of their partitions decide whose start.
+    pub commands_at_once: u32,
+    /// Weights of partitions, by name; others have 1.
+    pub weights: Vec<(String, u32)>,
+}
+
+impl ServingOptions {
+    /// A drive at this socket, with `memory_bytes` for all hosts.
+    pub fn new(socket: PathBuf, memory_bytes: u64) -> ServingOptions {
+        ServingOptions { socket, memory_bytes, polls: 0, commands_at_once: COMMANDS_AT_ONCE, weights: Vec::new() }
+    }
 }
 
 /// State that its sessions share.
@@ -62,6 +75,8 @@ struct Service {
     memory_bytes: u64,
     memory_left_bytes: Mutex<u64>,
     polls: u32,
+    shares: Arc<Shares>,
+    weights: HashMap<String, u32>,
     env: Env,
 }
 
@@ -106,6 +121,10 @@ impl ServiceState {
 }
 
 impl Service {
+    fn weight(&self, partition: &str) -> u32 {
+        self.weights.get(partition).copied().unwrap_or(1)
+    }
+
     fn take_memory(&self, bytes: u64) -> Result<(), String> {
         let mut left = whole(self.memory_left_bytes.lock());
         match left.checked_sub(bytes) {
@@ -173,6 +192,8 @@ impl Serving {
             memory_bytes: options.memory_bytes,
             memory_left_bytes: Mutex::new(options.memory_bytes),
             polls: options.polls,
+            shares: Shares::new(options.commands_at_once, env.clone()),
+            weights: options.weights.iter().cloned().collect(),
             env: env.clone(),
         });
         let listener = listen(&options.socket)?;

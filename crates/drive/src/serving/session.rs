@@ -8,6 +8,7 @@ use super::partitions::{Partition, PartitionError};
 use super::{Holder, Service};
 use crate::cpu::DriveUsage;
 use crate::device::far_host::{FarMemory, FarPair, FarShape};
+use crate::device::shares::Share;
 use crate::device::threads::{DriveThread, DriveThreads};
 use crate::device::{Device, programs};
 use crate::fail_point;
@@ -42,6 +43,7 @@ pub(super) struct Session {
     memories: BTreeMap<u64, SessionMemory>,
     numbers: u64,
     threads: Option<DriveThreads>,
+    share: Option<Arc<Share>>,
 }
 
 struct SessionMemory {
@@ -80,6 +82,7 @@ impl Session {
             memories: BTreeMap::new(),
             numbers: 0,
             threads: None,
+            share: None,
         })
     }
 
@@ -267,6 +270,10 @@ impl Session {
         let shape = FarShape { depth, part_bytes, parts_needed: is_needed != 0 };
         let (pair, given) = FarPair::new(memory, host, shared, self.socket.clone()).map_err(failed)?;
         let (number, thread) = self.threads()?.next();
+        let share =
+            self.share.get_or_insert_with(|| Arc::new(self.service.shares.join(self.service.weight(&self.name))));
+        share.wake_by(thread.waker());
+        let pair = pair.of_share(share.clone());
         let Some(controller) = pair.open(&device, shape, number).map_err(failed)? else { return done([0]) };
         thread.attach(controller);
         let pair = self.number();
@@ -315,7 +322,7 @@ impl Drop for Session {
         for (_, (thread, number)) in std::mem::take(&mut self.pairs) {
             thread.detach(number);
         }
-        self.threads = None;
+        (self.threads, self.share) = (None, None);
         for (_, memory) in std::mem::take(&mut self.memories) {
             self.service.give_memory(memory.bytes);
         }

@@ -2,6 +2,7 @@
 
 use crate::cli::commands::Outcome;
 use crate::cli::ranges::{capacity, memory};
+use crate::cli::serve_arguments::weight;
 use crate::logging::Log;
 use crate::os;
 use clap::Args;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tapetum::when_free;
-use tapetum_drive::serving::{Serving, ServingOptions};
+use tapetum_drive::serving::{COMMANDS_AT_ONCE, Serving, ServingOptions};
 use tapetum_drive::{Env, FileFlash, Flash, IoEngine, Size};
 
 #[derive(Debug, Args)]
@@ -31,6 +32,20 @@ pub struct DriveArguments {
     /// Look so often for commands before sleeping: sooner answers, for processor time
     #[arg(long, value_name = "N", default_value_t = 0)]
     polls: u32,
+    /// Stores by their partitions, and their weights, by which the drive is divided while it is loaded: NAME=WEIGHT, 1 to 1024, with commas between; others have 1
+    #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', value_parser = weight_of_partition)]
+    weight: Vec<(String, u32)>,
+    /// It is loaded while so many commands are on their way
+    #[arg(long, value_name = "N", default_value_t = COMMANDS_AT_ONCE, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    commands: u32,
+}
+
+fn weight_of_partition(text: &str) -> Result<(String, u32), String> {
+    let (name, weight) = weight(text)?;
+    if !(1..=1024).contains(&weight) {
+        return Err(format!("a weight of {weight}: give 1 to 1024"));
+    }
+    Ok((name, weight))
 }
 
 /// Serves until a signal comes. A log that nobody reads does not block it.
@@ -60,8 +75,12 @@ fn serve(arguments: &DriveArguments, signals: BorrowedFd<'_>) -> Outcome {
     let flash = |path: &PathBuf| open(path, arguments.capacity, &env);
     let namespaces = arguments.file.iter().map(flash).collect::<Result<Vec<_>, _>>()?;
     namespaces.iter().for_each(|flash| tracing::info!("{}: {}", flash.describe(), Size(flash.capacity_bytes())));
-    let options =
-        ServingOptions { socket: arguments.socket.clone(), memory_bytes: arguments.memory, polls: arguments.polls };
+    let options = ServingOptions {
+        polls: arguments.polls,
+        commands_at_once: arguments.commands,
+        weights: arguments.weight.clone(),
+        ..ServingOptions::new(arguments.socket.clone(), arguments.memory)
+    };
     let serving = Serving::start(namespaces, &options, &env)?;
     for (name, bytes) in serving.partitions() {
         tracing::info!("partition {name}: {}", Size(bytes));

@@ -147,7 +147,7 @@ pub struct ServeArguments {
 }
 
 /// `NAME=WEIGHT`. How large a weight may be is said when the store is opened.
-fn weight(text: &str) -> Result<(String, u32), String> {
+pub fn weight(text: &str) -> Result<(String, u32), String> {
     let named = text.split_once('=').and_then(|(name, weight)| Some((name.to_owned(), weight.parse().ok()?)));
     named.ok_or_else(|| "give NAME=WEIGHT, such as train=4".into())
 }
