@@ -51,10 +51,10 @@ pub use host::{AttachedFlash, Attaching, CarriedFlash, Drive, HostView, Lease, Q
 pub use memory::{BufferPart, HostArena, HostRegion, LocalBuffer, LocalMemory, PairMemory, PartedBuffer, SealedRange};
 pub use process::{OfProcess, ProcessMark};
 pub use protocol::{
-    ATTACHMENT_BYTES_MAX, CREDITS, Command, Completion, DecodeError, Execution, INPUTS_MAX, Identity, IdentityError,
-    LocalRange, MemoryAddress, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX, PROGRAM_NAME_BYTES, PROGRAMS_MAX,
-    PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason, PipelineResult, PipelineSink, PipelineSource,
-    PipelineStage, ProgramId, ProgramIdentity, Purpose, RegionId, SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage,
-    Status,
+    ATTACHMENT_BYTES_MAX, CREDITS, Command, CommandSet, Completion, DecodeError, Execution, INPUTS_MAX, Identity,
+    IdentityError, LocalRange, MemoryAddress, NamespaceIdentity, Opcode, Operation, PARAMETERS_MAX, PIPELINES_MAX,
+    PROGRAM_NAME_BYTES, PROGRAMS_MAX, PipelineDescriptor, PipelineFailure, PipelinePlace, PipelineReason,
+    PipelineResult, PipelineSink, PipelineSource, PipelineStage, ProgramId, ProgramIdentity, Purpose, RegionId,
+    SOURCE_RANGES_MAX, STAGES_MAX, SourceRange, Stage, Status,
 };
 pub use tapetum_kernels::random::SplitMix64;

@@ -35,8 +35,8 @@ use crate::counters::DriveCounters;
 use crate::env::Env;
 use crate::flash::Flash;
 use crate::locks::whole;
-use crate::memory::LocalMemory;
-use crate::protocol::{INPUTS_MAX, Identity, ProgramId, ProgramIdentity, STAGES_MAX};
+use crate::memory::{BLOCK_BYTES, LocalMemory};
+use crate::protocol::{INPUTS_MAX, Identity, LEASED_RANGES_MAX, ProgramId, ProgramIdentity, STAGES_MAX};
 use engine::shared::{EngineGround, SharedEngine};
 use engine::{EngineCounters, EngineOptions};
 use program::{Program, ProgramDescriptor};
@@ -113,14 +113,17 @@ impl Device {
     pub fn identity(&self) -> Identity {
         let program = |(id, descriptor): (u16, ProgramDescriptor)| {
             let ProgramDescriptor { name, version, is_stream } = descriptor;
-            ProgramIdentity { id: ProgramId(id), version, is_stream, name: name.to_owned() }
+            // All of them are in the drive's own code: there is no command to load one.
+            ProgramIdentity { id: ProgramId(id), version, is_stream, is_built_in: true, name: name.to_owned() }
         };
         Identity {
             flash_bytes: self.flash.capacity_bytes(),
             local_bytes: self.local.bytes_total() as u64,
             sector_bytes: self.flash.sector_bytes(),
+            local_unit_bytes: BLOCK_BYTES as u32,
             stages_max: STAGES_MAX as u16,
             inputs_max: INPUTS_MAX as u16,
+            buffers_max: LEASED_RANGES_MAX as u16,
             programs: (0..).zip(self.programs.iter().map(|program| program.descriptor())).map(program).collect(),
         }
     }

@@ -20,7 +20,7 @@ pub use descriptor::{
     ATTACHMENT_BYTES_MAX, PARAMETERS_MAX, PIPELINES_MAX, PROGRAMS_MAX, PipelineDescriptor, PipelineSink,
     PipelineSource, PipelineStage, SOURCE_RANGES_MAX, SourceRange,
 };
-pub use identity::{Identity, IdentityError, PROGRAM_NAME_BYTES, ProgramIdentity};
+pub use identity::{CommandSet, Identity, IdentityError, NamespaceIdentity, PROGRAM_NAME_BYTES, ProgramIdentity};
 pub use leased::{LEASED_RANGES_MAX, LeasedRanges};
 pub use purpose::Purpose;
 pub use result::{PipelineFailure, PipelinePlace, PipelineReason, PipelineResult};
