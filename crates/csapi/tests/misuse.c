@@ -1,5 +1,6 @@
 /* Wrong calls, each of which is refused by name: misuse.c DEVICE BYTES. The device is there. */
 #include "common.h"
+#include <stdatomic.h>
 
 /* types.rs has the same numbers. */
 _Static_assert(sizeof(CsDevAFDM) == 16 && sizeof(CsMemFlags) == 12 && sizeof(CsCopyMemRequest) == 40, "sizes");
@@ -233,6 +234,35 @@ static void close_within(void *context, CS_STATUS status, u64 value)
     closing->in_callback = csCloseCSx(closing->device);
 }
 
+static atomic_int held, released, heard;
+
+static void hold(void *context, CS_STATUS status, u64 value)
+{
+    (void)context, (void)value;
+    CHECK(status == CS_SUCCESS || status == CS_DEVICE_NOT_AVAILABLE);
+    atomic_fetch_add(&heard, 1);
+    atomic_store(&held, 1);
+    while (!atomic_load(&released))
+        ;
+}
+
+/* A queue has an end, and all that is in it is told of when its device is closed. */
+static void of_a_full_queue(CS_DEV_HANDLE device)
+{
+    char host[2] = "";
+    CS_MEM_HANDLE memory = allocate(device, 4096);
+    CsCopyMemRequest request = copy(CS_COPY_TO_DEVICE, host, memory, 0, 2);
+    EXPECT(CS_QUEUED, csQueueCopyMemRequest(&request, NULL, hold, NULL, NULL, NULL));
+    while (!atomic_load(&held))
+        ;
+    for (int at = 0; at < 256; at++)
+        EXPECT(CS_QUEUED, csQueueCopyMemRequest(&request, NULL, hold, NULL, NULL, NULL));
+    EXPECT(CS_OUT_OF_RESOURCES, csQueueCopyMemRequest(&request, NULL, hold, NULL, NULL, NULL));
+    atomic_store(&released, 1);
+    EXPECT(CS_SUCCESS, csCloseCSx(device));
+    CHECK(atomic_load(&heard) == 257);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc == 3);
@@ -284,7 +314,7 @@ int main(int argc, char **argv)
     digest->CSFId = function(second, "crc32c");
     EXPECT(CS_SUCCESS, csQueueComputeRequest(digest, NULL, NULL, NULL, NULL, NULL));
     free(digest);
-    EXPECT(CS_SUCCESS, csCloseCSx(second));
+    of_a_full_queue(second);
     puts("all refused as they should be");
     return 0;
 }

@@ -1,8 +1,9 @@
 //! C programs over the library, compiled by the system's compiler: on a partition of a drive that serves here, and on a file.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tapetum_drive::serving::{Serving, ServingOptions};
 use tapetum_drive::{AttachedFlash, Attaching, Env, Event, Flash, MemoryFlash};
@@ -68,8 +69,8 @@ fn run_programs(folder: &Folder, device: &Path) {
     }
 }
 
-/// Runs `work` beside a drive that serves at the path.
-fn beside_a_drive(socket: &Path, work: impl FnOnce()) {
+/// Runs `work` beside a drive that serves at the path, until it is told to stop.
+fn beside_a_drive(socket: &Path, work: impl FnOnce(&Event)) {
     let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(64 * MIB));
     // Less than the library asks for first.
     let options = ServingOptions { socket: socket.to_path_buf(), memory_bytes: 48 * MIB, polls: 0 };
@@ -77,7 +78,7 @@ fn beside_a_drive(socket: &Path, work: impl FnOnce()) {
     let stop = Arc::new(Event::new().unwrap());
     let stopped = stop.clone();
     let thread = Env::system().spawn("drive", move || serving.run(stopped.as_fd()).unwrap()).unwrap();
-    let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&stop)));
     stop.raise();
     thread.join().unwrap();
     worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -87,7 +88,7 @@ fn beside_a_drive(socket: &Path, work: impl FnOnce()) {
 fn a_partition_of_a_drive_in_another_process() {
     let folder = Folder::new("partition");
     let socket = folder.path("drive.sock");
-    beside_a_drive(&socket, || run_programs(&folder, &socket.join("papers")));
+    beside_a_drive(&socket, |_| run_programs(&folder, &socket.join("papers")));
 }
 
 #[test]
@@ -100,13 +101,34 @@ fn a_file_in_the_programs_own_process() {
 fn flash_of_a_store_is_only_read() {
     let folder = Folder::new("store");
     let socket = folder.path("drive.sock");
-    beside_a_drive(&socket, || {
+    beside_a_drive(&socket, |_| {
         let attaching = Attaching { create_bytes: Some(DEVICE_BYTES), take_over: false };
         let attached = AttachedFlash::attach(&socket, "store", attaching, &Env::system()).unwrap();
         attached.say_made().unwrap();
         drop(attached);
         let built = compile(&folder, "store");
         assert!(succeed(Command::new(built).arg(socket.join("store"))).starts_with("it is only read"));
+    });
+}
+
+#[test]
+fn a_drive_that_ends_is_no_longer_available() {
+    let folder = Folder::new("gone");
+    let socket = folder.path("drive.sock");
+    beside_a_drive(&socket, |stop| {
+        let built = compile(&folder, "gone");
+        let mut program = Command::new(built);
+        program.arg(socket.join("a")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().unwrap();
+        let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "ready");
+        stop.raise();
+        while socket.exists() {
+            Env::system().rest();
+        }
+        program.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "it is gone");
+        assert!(program.wait().unwrap().success());
     });
 }
 
