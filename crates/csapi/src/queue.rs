@@ -12,6 +12,7 @@ use crate::pointers::{Callback, Context, Out};
 use crate::request::Request;
 use crate::types::CsStatus;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{JoinHandle, ThreadId};
 use tapetum_drive::locks::whole;
@@ -110,7 +111,12 @@ fn run(device: &Device, queue: &Queue) {
         let is_closed = state.is_closed;
         let Some(job) = state.jobs.pop_front() else { return };
         drop(state);
-        let outcome = if is_closed { CsStatus::DeviceNotAvailable.into() } else { device.run(&job.requests) };
+        let outcome = match is_closed {
+            true => CsStatus::DeviceNotAvailable.into(),
+            // Whoever waits for the end hears of a panic too.
+            false => catch_unwind(AssertUnwindSafe(|| device.run(&job.requests)))
+                .unwrap_or_else(|_| CsStatus::FatalError.into()),
+        };
         job.end(outcome);
     }
 }
