@@ -73,7 +73,7 @@ fn run_programs(folder: &Folder, device: &Path) {
 fn beside_a_drive(socket: &Path, work: impl FnOnce(&Event)) {
     let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(64 * MIB));
     // Less than the library asks for first.
-    let options = ServingOptions { socket: socket.to_path_buf(), memory_bytes: 48 * MIB, polls: 0 };
+    let options = ServingOptions::new(socket.to_path_buf(), 48 * MIB);
     let serving = Serving::start(vec![flash], &options, &Env::system()).unwrap();
     let stop = Arc::new(Event::new().unwrap());
     let stopped = stop.clone();

@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_host_that_is_stuck() {
-        let mut loaded = Loaded::new(&[1, 100]);
+        let loaded = Loaded::new(&[1, 100]);
         while loaded.shares[1].may_start() {
             loaded.shares[1].start(0);
         }
