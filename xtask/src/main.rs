@@ -89,7 +89,7 @@ Packages (see docs/OPERATING.md; into target/packages):
 Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --contenders a,b --keep DIR --items N):
   bench ROW          block (block devices, as root; --device SIZE --depths 4,32 --throttle no) | quick | cold-get | ycsb | ycsb-a | read-latency | load | blocking-get | memcached-get | delta-lookup |
                      misses | dram-get | idle-export | latency | latency-by-load | extstore | packets | floods | ordered | ordered-scan |
-                     ordered-threads | ordered-ablation | filter-scan | filter-scan-json | fields-get | graph | transfer | walk | drive-thread |
+                     ordered-threads | ordered-ablation | filter-scan | filter-scan-json | fields-get | graph | transfer | walk | drive-thread | drive-process |
                      dispatch | snappy-table | two-applications: the drive's computing, without the store |
                      trees: another tree, by --other DIR
   bench keep ROW     takes what the row left in the target folder into docs/figures   [--as NAME]

@@ -32,6 +32,11 @@ pub trait Contender: Sized + Sync {
         vec![std::process::id()]
     }
 
+    /// Its drive, if that is a process of its own.
+    fn drive_process(&self) -> Option<u32> {
+        None
+    }
+
     /// Leaves its data so that it can be started on them again.
     fn close(self) -> Result<(), Failure>;
 }
@@ -67,8 +72,8 @@ fn answer(answer: &impl Serialize) -> Result<(), Failure> {
 }
 
 fn run<C: Contender>(contender: &mut C, command: &Command) -> Result<Report, Failure> {
-    let processes = contender.processes();
-    let before = Usage::of(&processes)?;
+    let (processes, drive) = (contender.processes(), contender.drive_process());
+    let before = Usage::with_drive(&processes, drive)?;
     let begun = Instant::now();
     let latencies = match command {
         Command::Load { from, to } => contender.load(*from..*to).map(|()| Latencies::default()),
@@ -80,7 +85,7 @@ fn run<C: Contender>(contender: &mut C, command: &Command) -> Result<Report, Fai
         },
     }?;
     let seconds = begun.elapsed().as_secs_f64();
-    Ok(Report { latencies, seconds, usage: Usage::of(&processes)?.since(&before) })
+    Ok(Report { latencies, seconds, usage: Usage::with_drive(&processes, drive)?.since(&before) })
 }
 
 /// Two turns at once, by threads of their own.

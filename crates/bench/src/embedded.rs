@@ -14,7 +14,7 @@ use tapetum::{
 };
 use tapetum_drive::arbiter::UnitCount;
 use tapetum_drive::engine::EngineOptions;
-use tapetum_drive::{Drive, Env, FileFlash, Flash, IoEngine, LocalMemory, programs};
+use tapetum_drive::{Drive, Env, FileFlash, Flash, IoEngine, programs};
 
 use crate::Failure;
 
@@ -38,11 +38,16 @@ pub fn usable(capacity_bytes: u64) -> u64 {
 /// Creates a store of `capacity_bytes` in `folder`, and opens it.
 pub fn create_as(folder: &Path, capacity_bytes: u64, options: &StoreOptions) -> Result<Store, Failure> {
     std::fs::create_dir_all(folder)?;
+    let flash = FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &Env::system())?;
+    create_over(&(Arc::new(flash) as Arc<dyn Flash>), options)
+}
+
+/// Creates a store on this flash, and opens it.
+pub fn create_over(flash: &Arc<dyn Flash>, options: &StoreOptions) -> Result<Store, Failure> {
     let env = Env::system();
-    let flash = Arc::new(FileFlash::create(&folder.join("drive"), capacity_bytes, IoEngine::Auto, &env)?);
     // A separate drive, whose counters are dropped, because creation must not be counted.
-    Store::create_on(&drive(&flash, SMALL_LOCAL_BYTES, &env)?, options)?;
-    open_flash(&flash, options, &env)
+    Store::create_on(&drive(flash, SMALL_LOCAL_BYTES, &env)?, options)?;
+    open_over(flash, options, DriveShape::default())
 }
 
 /// Options for a store with its items in an ordered keyspace. The cache of nodes is in addition to the rest. Write buffers are small,
@@ -67,22 +72,14 @@ const PROGRAMS_WITH_UNITS: [&str; 3] = ["scan", "fields", "betweenness"];
 
 /// Opens the store that [`create_as`] made in `folder`, with the options for its capacity.
 pub fn open_as(folder: &Path, options: impl FnOnce(u64) -> StoreOptions, shape: DriveShape) -> Result<Store, Failure> {
-    let env = Env::system();
-    let flash = Arc::new(FileFlash::open(&folder.join("drive"), IoEngine::Auto, &env)?);
+    let flash: Arc<dyn Flash> = Arc::new(FileFlash::open(&folder.join("drive"), IoEngine::Auto, &Env::system())?);
     let options = options(flash.capacity_bytes());
-    open_flash_with(&flash, &options, &env, shape)
+    open_over(&flash, &options, shape)
 }
 
-fn open_flash(flash: &Arc<FileFlash>, options: &StoreOptions, env: &Env) -> Result<Store, Failure> {
-    open_flash_with(flash, options, env, DriveShape::default())
-}
-
-fn open_flash_with(
-    flash: &Arc<FileFlash>,
-    options: &StoreOptions,
-    env: &Env,
-    shape: DriveShape,
-) -> Result<Store, Failure> {
+/// Opens the store on this flash.
+pub fn open_over(flash: &Arc<dyn Flash>, options: &StoreOptions, shape: DriveShape) -> Result<Store, Failure> {
+    let env = &Env::system();
     let probe = drive(flash, SMALL_LOCAL_BYTES, env)?.identity();
     let with_units = probe.programs.iter().filter(|program| PROGRAMS_WITH_UNITS.contains(&&program.name[..]));
     let units: Vec<UnitCount> =
@@ -99,8 +96,8 @@ fn open_flash_with(
     Ok(Store::open_on(&drive, options)?)
 }
 
-fn drive(flash: &Arc<FileFlash>, local_bytes: usize, env: &Env) -> Result<Drive, Failure> {
-    Ok(Drive::new(flash.clone(), LocalMemory::new(local_bytes)?, programs::built_in(), env.clone()))
+fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, env: &Env) -> Result<Drive, Failure> {
+    Ok(Drive::over(flash.clone(), local_bytes, programs::built_in(), env.clone())?)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

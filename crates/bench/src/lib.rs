@@ -17,6 +17,8 @@ pub mod contend;
 pub mod crossing;
 pub mod datagrams;
 #[cfg(feature = "store")]
+pub mod drive_process;
+#[cfg(feature = "store")]
 pub mod embedded;
 pub mod fields;
 pub mod filter;

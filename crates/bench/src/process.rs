@@ -32,7 +32,7 @@ fn drive_cpu_us() -> u64 {
 pub struct Usage {
     /// In user space and in the kernel.
     pub cpu_us: u64,
-    /// The part that the drive's own threads used. Known only for this process.
+    /// The part that the drive's own threads used, or its process. Of threads, known only for this process.
     #[serde(default)] // Contenders of older trees do not say.
     pub drive_cpu_us: u64,
     /// From storage, not from the page cache.
@@ -52,6 +52,20 @@ impl Usage {
             usage.read_bytes += number_behind(&io, "read_bytes:")?;
             usage.written_bytes += number_behind(&io, "write_bytes:")?;
             usage.resident_max_bytes += read(process)?.resident_max_bytes;
+        }
+        Ok(usage)
+    }
+
+    /// As [`Usage::of`], with those of a drive in a process of its own.
+    pub fn with_drive(processes: &[u32], drive: Option<u32>) -> Result<Usage, Failure> {
+        let mut usage = Usage::of(processes)?;
+        if let Some(drive) = drive {
+            let Usage { cpu_us, read_bytes, written_bytes, resident_max_bytes, .. } = Usage::of(&[drive])?;
+            usage.cpu_us += cpu_us;
+            usage.drive_cpu_us += cpu_us;
+            usage.read_bytes += read_bytes;
+            usage.written_bytes += written_bytes;
+            usage.resident_max_bytes += resident_max_bytes;
         }
         Ok(usage)
     }

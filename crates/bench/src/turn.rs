@@ -37,6 +37,9 @@ pub struct Setup {
     pub threads: u64,
     /// Drive threads of the embedded store.
     pub drive_threads: u64,
+    /// The embedded store's drive is a process of its own, which polls so often before it sleeps.
+    #[serde(default)] // Trees of before have none.
+    pub drive_process: Option<u32>,
     /// Compute units of the embedded store for each program of queries.
     pub compute_units: u64,
     /// Bytes for the cache of nodes, in addition to the memory. `None` unless the embedded store has the items in an ordered keyspace.
@@ -222,6 +225,7 @@ mod tests {
             compress: false,
             threads: 7,
             drive_threads: 8,
+            drive_process: Some(12),
             compute_units: 10,
             ordered: Some(9),
             export_bytes: 11,

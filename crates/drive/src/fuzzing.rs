@@ -32,7 +32,12 @@ pub fn hostile_host(bytes: &[u8]) {
     let file = Arc::new(SharedFile::new("fuzz-local", 2 * LOCAL_BYTES).expect("memory"));
     let window = SharedFile::new("fuzz-window", LOCAL_BYTES).expect("memory");
     let local = LocalMemory::shared_with_host(file, BLOCKS);
-    let memory = Arc::new(FarMemory { local: local.clone(), window, claims: Claims::new(BLOCKS) });
+    let memory = Arc::new(FarMemory {
+        local: local.clone(),
+        window,
+        claims: Claims::new(BLOCKS),
+        copies_results: bytes.len() % 2 == 1,
+    });
     let host = HostRegion::of_other_process(SharedFile::new("fuzz-arena", LOCAL_BYTES).expect("memory"));
     let flash: Arc<dyn Flash> = Arc::new(MemoryFlash::new(FLASH_BYTES));
     let pair_memory = PairMemory { local: local.clone(), host: Some(host.clone()) };

@@ -6,7 +6,7 @@ use tapetum_bench::turn::Report;
 
 use super::arena::Load;
 use super::contest::{CPU, Claim, Contest, Figure, P50, RATE, Stage, Tier, Trial, group};
-use super::peers::ON_DRIVE_THREAD;
+use super::peers::{self, ON_DRIVE_THREAD};
 use super::shape::{Room, Shape};
 
 const HOST_CPU: Figure = ("host CPU µs an operation", Report::host_cpu_us_per_operation);
@@ -116,6 +116,35 @@ fn drive_thread(_: &Shape) -> Vec<Stage> {
         Claim::of(ON_DRIVE_THREAD, RATE).over("tapetum"),
     ];
     vec![Stage::of(vec![Trial { groups, claims, ..Trial::of(Load::of("c")) }])]
+}
+
+/// With the drive in a process of its own: the kernel tells apart what host and drive use.
+pub const DRIVE_PROCESS: Contest = Contest {
+    name: "drive-process",
+    contenders: &[peers::DRIVE_PROCESS, "tapetum", "rocksdb"],
+    stages: drive_process,
+    ..COLD
+};
+
+fn drive_process(_: &Shape) -> Vec<Stage> {
+    let depths = [(1, 64), (1, 128), (1, 256)];
+    let gets = Trial {
+        groups: vec![
+            group(peers::DRIVE_PROCESS, "session", &depths),
+            group("tapetum", "session", &depths),
+            group("rocksdb", "get", &[(4, 1), (8, 1), (16, 1), (32, 1)]),
+        ],
+        claims: vec![
+            Claim::of(peers::DRIVE_PROCESS, RATE).over("tapetum").at_least(0.9),
+            Claim::of(peers::DRIVE_PROCESS, CPU).over("tapetum").at_most(1.3),
+            Claim::of(peers::DRIVE_PROCESS, HOST_CPU).over("rocksdb").at_most(0.1),
+            Claim::of(peers::DRIVE_PROCESS, HOST_CPU),
+            Claim::of(peers::DRIVE_PROCESS, DRIVE_CPU),
+            Claim::of(peers::DRIVE_PROCESS, RATE).over("rocksdb"),
+        ],
+        ..Trial::of(Load::of("c"))
+    };
+    vec![Stage::of(vec![gets])]
 }
 
 /// Each mix with YCSB's distribution for it. Copies of hot items may take half of the store's memory; the rivals' block caches get the

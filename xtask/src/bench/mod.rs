@@ -55,7 +55,7 @@ macro_rules! contest {
 }
 
 /// Each row with its options for a smoke run: contenders that need no compiling, and as few items as possible.
-pub const ROWS: [Row; 40] = [
+pub const ROWS: [Row; 41] = [
     contest!(embedded::QUICK, "--items 2000 --rounds 1 --contenders tapetum,limit,server,memcached,extstore"),
     contest!(embedded::COLD_GET, "--items 2000 --rounds 1 --contenders tapetum,limit"),
     contest!(embedded::YCSB, "--items 2000 --rounds 1 --contenders tapetum"),
@@ -75,6 +75,7 @@ pub const ROWS: [Row; 40] = [
     Row::new("dispatch", dispatch::run, "--commands 6400 --rounds 1"),
     Row::new("snappy-table", snappy_table::run, "--data 1MiB --rounds 1"),
     Row::new("two-applications", two_applications::run, "--rounds 1"),
+    contest!(embedded::DRIVE_PROCESS, "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-process"),
     contest!(embedded::DRIVE_THREAD, "--items 2000 --rounds 1 --contenders tapetum,tapetum-drive-thread"),
     Row::new("floods", floods::run, "--items 1000 --rounds 1"),
     Row::new("latency-by-load", latency_by_load::run, "--items 2000 --rounds 1 --contenders tapetum"),

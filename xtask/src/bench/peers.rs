@@ -13,6 +13,11 @@ use crate::workspace::{self, cargo, succeed};
 /// The store with the device half of its drive on a separate thread.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
+/// The store with its drive in a process of its own, which polls before it sleeps.
+pub const DRIVE_PROCESS: &str = "tapetum-drive-process";
+/// As one thread of the drive polls for a few microseconds.
+const DRIVE_PROCESS_POLLS: u32 = 1000;
+
 /// The store with one and two compute units for each program of queries.
 pub const ON_UNIT: &str = "tapetum-unit";
 pub const ON_UNITS: &str = "tapetum-units";
@@ -115,6 +120,11 @@ pub fn drive_threads(name: &str) -> u64 {
         ORDERED_ON_TWO => 2,
         _ => 0,
     }
+}
+
+/// How often the drive's process polls, for a contender that has one.
+pub fn drive_process(name: &str) -> Option<u32> {
+    (name == DRIVE_PROCESS).then_some(DRIVE_PROCESS_POLLS)
 }
 
 /// Number of compute units for each program of queries, for this contender.

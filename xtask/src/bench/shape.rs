@@ -77,6 +77,7 @@ impl Shape {
             compress: self.json || self.random_percent < 100,
             threads,
             drive_threads: peers::drive_threads(name),
+            drive_process: peers::drive_process(name),
             compute_units: peers::compute_units(name),
             ordered: peers::node_cache_bytes(name, self.memory_bytes),
             export_bytes: peers::export_bytes(name),

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tapetum::Expiry;
@@ -16,8 +17,9 @@ use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide, StoreOptions, Sync, Write
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
+use tapetum_bench::drive_process::DriveProcess;
 use tapetum_bench::embedded::{
-    Answer, DriveShape, Pipe, create_as, keep_full, open_as, ordered_options, settle, usable,
+    Answer, DriveShape, Pipe, create_as, create_over, keep_full, open_as, open_over, ordered_options, settle, usable,
 };
 use tapetum_bench::latencies::Latencies;
 use tapetum_bench::pace::{Pace, wake_promptly};
@@ -25,9 +27,13 @@ use tapetum_bench::random::{Random, mix};
 use tapetum_bench::turn::{Length, Setup, Turn};
 use tapetum_bench::workload::{Key, Operation, Operations, Population, Values, key};
 use tapetum_bench::{fields, queries};
+use tapetum_drive::Flash;
 
 /// For shorter waits until the next operation is due, sleeping is not worth it.
 const SPIN_MAX: Duration = Duration::from_micros(100);
+
+/// Room for the table of partitions, and for alignment.
+const TABLE_BYTES: u64 = 16 << 20;
 
 /// The name of the ordered keyspace with the items.
 const ORDERED: &str = "ordered";
@@ -37,6 +43,8 @@ struct Tapetum {
     population: Population,
     /// Parts into which a graph's work at the drive is divided.
     parts: u8,
+    /// Behind the store, which it outlives.
+    drive: Option<DriveProcess>,
 }
 
 impl Tapetum {
@@ -48,9 +56,13 @@ impl Tapetum {
         };
         let capacity_bytes = usable(setup.capacity_bytes);
         let shape = DriveShape { threads: setup.drive_threads as usize, compute_units: setup.compute_units as u16 };
-        let store = match setup.data.join("drive").exists() {
-            true => open_as(&setup.data, options, shape)?,
-            false => create_as(&setup.data, capacity_bytes, &options(capacity_bytes))?,
+        let is_there = setup.data.join("drive").exists();
+        let drive = setup.drive_process.map(|polls| drive_process(setup, polls)).transpose()?;
+        let store = match (&drive, is_there) {
+            (None, true) => open_as(&setup.data, options, shape)?,
+            (None, false) => create_as(&setup.data, capacity_bytes, &options(capacity_bytes))?,
+            (Some((_, flash)), true) => open_over(flash, &options(flash.capacity_bytes()), shape)?,
+            (Some((_, flash)), false) => create_over(flash, &options(flash.capacity_bytes()))?,
         };
         let keyspace = match store.keyspaces().iter().any(|keyspace| keyspace.name == ORDERED) {
             _ if setup.ordered.is_none() => store.keyspace("default")?,
@@ -62,8 +74,23 @@ impl Tapetum {
             keyspace,
             population: Population::new(setup.items, values),
             parts: setup.compute_units.max(1) as u8,
+            drive: drive.map(|(process, _)| process),
         })
     }
+}
+
+/// The drive of this setup, and a partition that is nearly all of it.
+fn drive_process(setup: &Setup, polls: u32) -> Result<(DriveProcess, Arc<dyn Flash>), Failure> {
+    let (binary, polls) = (std::env::current_exe()?.with_file_name("tapetum"), polls.to_string());
+    let (capacity_bytes, memory) = (usable(setup.capacity_bytes), (2 * setup.memory_bytes + (64 << 20)).to_string());
+    let drive = DriveProcess::start(
+        &binary,
+        &setup.data,
+        capacity_bytes + TABLE_BYTES,
+        &["--polls", &polls, "--memory", &memory],
+    )?;
+    let flash = drive.attach("default", capacity_bytes)?;
+    Ok((drive, flash))
 }
 
 impl Contender for Tapetum {
@@ -113,6 +140,10 @@ impl Contender for Tapetum {
             "graph-host" => queries::betweenness(&self.keyspace, turn, QuerySide::Host, 1),
             other => Err(format!("the store has no way {other}; the head of its contender has them").into()),
         }
+    }
+
+    fn drive_process(&self) -> Option<u32> {
+        self.drive.as_ref().map(DriveProcess::process)
     }
 
     fn close(self) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use crate::link::submission::{
 };
 use crate::memory::{HostRegion, LocalMemory, PairMemory, SharedFile};
 use crate::protocol::{
-    CREDITS, Completion, LEASED_RANGES_MAX, LeasedRanges, LocalRange, MemoryAddress, RegionId, Status,
+    CREDITS, Completion, LEASED_RANGES_MAX, LeasedRanges, LocalRange, MemoryAddress, Operation, RegionId, Status,
 };
 use crate::wakeup::{Sleeper, Waker};
 use rustix::net::Shutdown;
@@ -36,6 +36,8 @@ pub(crate) struct FarMemory {
     /// The host writes here what is to come into local memory, at the same place.
     pub window: SharedFile,
     pub claims: Claims,
+    /// The host does not see local memory: results are copied to the window.
+    pub copies_results: bool,
 }
 
 impl FarMemory {
@@ -47,7 +49,27 @@ impl FarMemory {
         let file = Arc::new(SharedFile::read_by_others("tapetum-local", bytes)?);
         let given = file.file().try_clone_to_owned()?;
         let local = LocalMemory::shared_with_host(file, host_blocks);
-        Ok((Arc::new(FarMemory { local, window, claims: Claims::new(host_blocks) }), given))
+        let claims = Claims::new(host_blocks);
+        Ok((Arc::new(FarMemory { local, window, claims, copies_results: false }), given))
+    }
+
+    /// As [`FarMemory::new`], of memory that the host does not see. The window is mapped to be written.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn hidden(window: SharedFile, host_blocks: u32, bytes: usize) -> io::Result<Arc<FarMemory>> {
+        let local = LocalMemory::beside_host(bytes, host_blocks)?;
+        Ok(Arc::new(FarMemory { local, window, claims: Claims::new(host_blocks), copies_results: true }))
+    }
+
+    /// A command has ended that may have written these ranges, which are still claimed.
+    fn copy_results(&self, results: &LeasedRanges) {
+        let ranges = results.ranges.iter().filter(|range| range.length > 0 && results.region == RegionId::LOCAL);
+        for range in ranges {
+            let Some(from) = self.local.pointer(*range) else { unreachable!("it was claimed") };
+            // SAFETY: the command has ended, and nobody else has the range. The window is as long as the host's part of local memory.
+            unsafe { self.window.copy_in(range.offset, range.length, from) };
+        }
     }
 }
 
@@ -114,6 +136,35 @@ impl FarPair {
     }
 }
 
+#[derive(Clone)]
+struct Claimed {
+    leased: LeasedRanges,
+    /// The part that the command may write.
+    results: LeasedRanges,
+}
+
+impl Claimed {
+    const NOTHING: Claimed = Claimed { leased: NOTHING, results: NOTHING };
+
+    fn of(operation: &Operation, leased: LeasedRanges) -> Claimed {
+        let one =
+            |range| LeasedRanges { ranges: [range, LocalRange::EMPTY, LocalRange::EMPTY, LocalRange::EMPTY], ..leased };
+        let results = match *operation {
+            Operation::Write { .. } | Operation::Flush | Operation::Discard { .. } | Operation::Cancel { .. } => {
+                NOTHING
+            }
+            Operation::Read { local: offset, length, .. } => one(LocalRange { offset, length }),
+            Operation::Identify { into: range } | Operation::Execute { output: range, .. } => one(range),
+            Operation::Pipeline { .. } | Operation::Compute { .. } => leased,
+        };
+        // One that names what it was not lent will be refused.
+        let is_lent =
+            |range: &LocalRange| range.length == 0 || leased.hold(MemoryAddress::local(range.offset), range.length);
+        let results = if results.ranges.iter().all(is_lent) { results } else { NOTHING };
+        Claimed { leased, results }
+    }
+}
+
 pub(crate) struct FarHost {
     submissions: RingTaker<SUBMISSION_WORDS>,
     ends: RingPutter<END_WORDS>,
@@ -122,7 +173,7 @@ pub(crate) struct FarHost {
     memory: Arc<FarMemory>,
     host: Option<HostRegion>,
     /// By slot: what the command there has claimed. `None`: no command is there.
-    claimed: Vec<Option<LeasedRanges>>,
+    claimed: Vec<Option<Claimed>>,
     /// Ends for which the ring had no room.
     waiting: VecDeque<EndedCommand>,
     socket: Arc<OwnedFd>,
@@ -177,7 +228,7 @@ impl FarHost {
                 Ok(None) => {}
                 Err(SubmissionError::Refused { slot, tag, status }) => {
                     match self.place(slot) {
-                        Some(place @ None) => *place = Some(NOTHING),
+                        Some(place @ None) => *place = Some(Claimed::NOTHING),
                         _ => {
                             self.break_off();
                             continue;
@@ -222,7 +273,7 @@ impl FarHost {
             return Ok(None);
         };
         if let Some(place) = self.place(slot) {
-            *place = Some(leased);
+            *place = Some(Claimed::of(&command.operation, leased));
         }
         self.share
             .iter()
@@ -248,7 +299,7 @@ impl FarHost {
     }
 
     /// `None`: there is no such slot.
-    fn place(&mut self, slot: u32) -> Option<&mut Option<LeasedRanges>> {
+    fn place(&mut self, slot: u32) -> Option<&mut Option<Claimed>> {
         let slot = slot as usize;
         if slot < CREDITS && slot >= self.claimed.len() {
             self.claimed.resize(slot + 1, None);
@@ -258,7 +309,12 @@ impl FarHost {
 
     /// A command has ended: its memory is the host's again, and then it is told.
     pub fn give(&mut self, ended: EndedCommand) {
-        let Some(leased) = self.claimed[ended.slot as usize].take() else { unreachable!("a command ended twice") };
+        let Some(Claimed { leased, results }) = self.claimed[ended.slot as usize].take() else {
+            unreachable!("a command ended twice")
+        };
+        if self.memory.copies_results {
+            self.memory.copy_results(&results);
+        }
         self.give_back(&leased);
         self.share.iter().for_each(|share| share.end(1));
         self.waiting.push_back(ended);
@@ -336,7 +392,7 @@ impl FarHost {
 impl Drop for FarHost {
     /// The controller is gone, and what it had on its way with it: other queue pairs may have its memory.
     fn drop(&mut self) {
-        self.claimed.iter().flatten().for_each(|leased| self.give_back(leased));
+        self.claimed.iter().flatten().for_each(|claimed| self.give_back(&claimed.leased));
         let left = self.claimed.iter().flatten().count();
         self.share.iter().for_each(|share| share.end(left as u32));
         if std::thread::panicking() {

@@ -42,7 +42,7 @@ impl DriveAcross {
         let window = SharedFile::new("tapetum-window", bytes)?;
         let theirs = SharedFile::of_other(window.file().try_clone_to_owned()?, bytes, false)?;
         let (memory, given) = FarMemory::new(theirs, blocks, bytes_all)?;
-        let local = LocalMemory::of_other_process(SharedFile::of_other(given, bytes_all, false)?, window, blocks);
+        let local = LocalMemory::of_other_process(Some(SharedFile::of_other(given, bytes_all, false)?), window, blocks);
         let device = Arc::new(Device::new(flash, memory.local.clone(), programs.into(), env));
         Ok((DriveAcross { device, memory }, local))
     }

@@ -349,10 +349,11 @@ impl AttachedMemory {
         let window = SharedFile::new("tapetum-window", bytes)?;
         let mut answer = attachment.ask(Frame::new(Kind::Memory, [bytes as u64]), &[window.file()])?;
         let [number, bytes_all, ..] = answer.numbers;
-        let file = answer.files.pop().ok_or_else(|| io::Error::other("the drive sent no memory"))?;
+        // Without one, results are copied to the window.
+        let file = answer.files.pop();
         let bytes_all = usize::try_from(bytes_all).ok().filter(|all| *all >= bytes);
         let bytes_all = bytes_all.ok_or_else(|| io::Error::other("the drive gave less memory than was asked for"))?;
-        let file = SharedFile::of_other(file, bytes_all, false)?;
+        let file = file.map(|file| SharedFile::of_other(file, bytes_all, false)).transpose()?;
         let identity = Identity::decode(&answer.text).map_err(io::Error::other)?;
         let blocks = u32::try_from(blocks).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let local = LocalMemory::of_other_process(file, window, blocks);

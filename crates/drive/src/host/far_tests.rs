@@ -31,6 +31,7 @@ const MIB: u64 = 1 << 20;
 /// A drive that serves, on a thread of its own.
 pub(super) struct Served {
     pub path: TestPath,
+    copies_results: bool,
     flash: Arc<dyn Flash>,
     stop: Arc<Event>,
     thread: Option<JoinHandle<()>>,
@@ -42,13 +43,24 @@ impl Served {
     }
 
     pub fn over(flash: Arc<dyn Flash>) -> Served {
-        let mut served = Served { path: TestPath::new(), flash, stop: Arc::new(Event::new().unwrap()), thread: None };
+        Served::with(flash, false)
+    }
+
+    fn with(flash: Arc<dyn Flash>, copies_results: bool) -> Served {
+        let mut served = Served {
+            path: TestPath::new(),
+            copies_results,
+            flash,
+            stop: Arc::new(Event::new().unwrap()),
+            thread: None,
+        };
         served.start();
         served
     }
 
     fn start(&mut self) {
-        let options = ServingOptions::new(self.path.to_path_buf(), 256 * MIB);
+        let (options, copies_results) = (ServingOptions::new(self.path.to_path_buf(), 256 * MIB), self.copies_results);
+        let options = ServingOptions { copies_results, ..options };
         let serving = Serving::start(vec![self.flash.clone()], &options, &Env::system()).unwrap();
         let stop = self.stop.clone();
         let thread = Env::system().spawn("drive", move || serving.run(stop.as_fd()).unwrap());
@@ -99,7 +111,12 @@ fn read(pair: &mut QueuePair, flash: u64) -> Vec<u8> {
 
 #[test]
 fn what_is_written_is_read_and_computed_on_there() {
-    let served = Served::new();
+    for copies_results in [false, true] {
+        written_read_and_computed(&Served::with(Arc::new(MemoryFlash::new(64 * MIB)), copies_results));
+    }
+}
+
+fn written_read_and_computed(served: &Served) {
     let flash = served.made("a");
     let drive = drive(&flash);
     let mut pair = drive.queue_pair(8).unwrap();
@@ -125,10 +142,12 @@ fn what_is_written_is_read_and_computed_on_there() {
 
 #[test]
 fn it_keeps_the_promises_of_every_backend() {
-    let served = Served::new();
-    let create_bytes = Some(conformance::CAPACITY_BYTES);
-    let flash = served.attach("a", Attaching { create_bytes, take_over: false }).unwrap();
-    conformance::check_drive(|| drive(&flash));
+    for copies_results in [false, true] {
+        let served = Served::with(Arc::new(MemoryFlash::new(64 * MIB)), copies_results);
+        let create_bytes = Some(conformance::CAPACITY_BYTES);
+        let flash = served.attach("a", Attaching { create_bytes, take_over: false }).unwrap();
+        conformance::check_drive(|| drive(&flash));
+    }
 }
 
 #[test]

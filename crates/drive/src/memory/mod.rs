@@ -10,7 +10,8 @@
 //!
 //! Local memory of a drive in another process is mapped to be read alone. The host writes a buffer at the same place of a *window*, memory
 //! of its own which the drive reads, and the buffer remembers which bytes were written; the drive copies those when it takes the command that
-//! the buffer is leased to. So what was written there is not read back before a command has had it.
+//! the buffer is leased to. So what was written there is not read back before a command has had it. A host that is not trusted to read local
+//! memory has the window alone: the drive copies to it what a command that has ended may have written.
 
 mod buddy;
 mod host;
@@ -67,8 +68,17 @@ impl LocalMemory {
         LocalMemory::over(RegionMemory::Shared(file), Buddy::behind(host_blocks, count))
     }
 
-    /// Memory of a drive in another process, as its host sees it: `window` is where the host writes.
-    pub(crate) fn of_other_process(file: SharedFile, window: SharedFile, blocks: u32) -> LocalMemory {
+    /// As [`LocalMemory::shared_with_host`], of `bytes` that the host does not see.
+    ///
+    /// # Errors
+    /// The operating system's, when it refuses the mapping.
+    pub(crate) fn beside_host(bytes: usize, host_blocks: u32) -> io::Result<LocalMemory> {
+        let count = (bytes / BLOCK_BYTES) as u32;
+        Ok(LocalMemory::over(RegionMemory::Own(Mapping::new(bytes)?), Buddy::behind(host_blocks, count)))
+    }
+
+    /// Memory of a drive in another process, as its host sees it: `window` is where the host writes. Without a `file`, results are there too.
+    pub(crate) fn of_other_process(file: Option<SharedFile>, window: SharedFile, blocks: u32) -> LocalMemory {
         LocalMemory::over(RegionMemory::Elsewhere { file, window }, Buddy::new(blocks))
     }
 
@@ -126,8 +136,8 @@ enum RegionMemory {
     Own(Mapping),
     /// In this one, a drive's, and a host reads it.
     Shared(Arc<SharedFile>),
-    /// In a drive's process; this one, the host's, reads it, and writes the window.
-    Elsewhere { file: SharedFile, window: SharedFile },
+    /// In a drive's process; this one, the host's, writes the window, and reads the file, or what the drive copies to the window.
+    Elsewhere { file: Option<SharedFile>, window: SharedFile },
 }
 
 impl RegionMemory {
@@ -145,7 +155,7 @@ impl RegionMemory {
         match self {
             RegionMemory::Own(mapping) => mapping.pointer(offset, length),
             RegionMemory::Shared(file) => file.pointer(offset, length),
-            RegionMemory::Elsewhere { file, .. } => file.pointer(offset, length),
+            RegionMemory::Elsewhere { file, window } => file.as_ref().unwrap_or(window).pointer(offset, length),
         }
     }
 

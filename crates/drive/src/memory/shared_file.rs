@@ -113,28 +113,64 @@ impl SharedFile {
         // SAFETY: both ranges are as long by our caller's word, and inside their memory.
         unsafe { copy_racing(from, into, length as usize) };
     }
+
+    /// Copies bytes to where the other side may read and write meanwhile; each is written once.
+    ///
+    /// # Safety
+    /// Nobody writes the bytes behind `from` meanwhile, and this file was mapped to be written.
+    pub unsafe fn copy_in(&self, offset: u64, length: u32, from: NonNull<u8>) {
+        let Some(into) = self.pointer(offset, length) else {
+            panic!("{offset}+{length} of {} shared bytes", self.bytes())
+        };
+        // SAFETY: both ranges are as long by our caller's word, and inside their memory.
+        unsafe { copy_into_racing(from, into, length as usize) };
+    }
 }
 
 /// # Safety
 /// `length` bytes behind both are memory, and those behind `into` are ours alone.
 unsafe fn copy_racing(from: NonNull<u8>, into: NonNull<u8>, length: usize) {
     let (from, into) = (from.as_ptr(), into.as_ptr());
-    let head = from.align_offset(8).min(length);
-    let words = (length - head) / 8;
     let byte = |at: usize| {
         // SAFETY: inside by our caller's word; atomic, so that a write at the same time is no race.
         let value = unsafe { AtomicU8::from_ptr(from.add(at)) }.load(Ordering::Relaxed);
         // SAFETY: inside by our caller's word.
         unsafe { into.add(at).write(value) };
     };
-    (0..head).for_each(byte);
-    for word in 0..words {
-        let at = head + 8 * word;
-        // SAFETY: inside, and aligned behind the head; atomic, so that a write at the same time is no race.
+    let word = |at: usize| {
+        // SAFETY: inside, and aligned; atomic, so that a write at the same time is no race.
         let value = unsafe { AtomicU64::from_ptr(from.add(at).cast()) }.load(Ordering::Relaxed);
         // SAFETY: inside by our caller's word.
         unsafe { into.add(at).cast::<u64>().write_unaligned(value) };
-    }
+    };
+    by_words(from.align_offset(8), length, byte, word);
+}
+
+/// # Safety
+/// `length` bytes behind both are memory, and nobody writes those behind `from` meanwhile.
+unsafe fn copy_into_racing(from: NonNull<u8>, into: NonNull<u8>, length: usize) {
+    let (from, into) = (from.as_ptr(), into.as_ptr());
+    let byte = |at: usize| {
+        // SAFETY: inside by our caller's word.
+        let value = unsafe { from.add(at).read() };
+        // SAFETY: inside by our caller's word; atomic, so that an access at the same time is no race.
+        unsafe { AtomicU8::from_ptr(into.add(at)) }.store(value, Ordering::Relaxed);
+    };
+    let word = |at: usize| {
+        // SAFETY: inside by our caller's word.
+        let value = unsafe { from.add(at).cast::<u64>().read_unaligned() };
+        // SAFETY: inside, and aligned; atomic, so that an access at the same time is no race.
+        unsafe { AtomicU64::from_ptr(into.add(at).cast()) }.store(value, Ordering::Relaxed);
+    };
+    by_words(into.align_offset(8), length, byte, word);
+}
+
+/// Single bytes up to `head`, where the side that is shared is aligned, and behind the last whole word.
+fn by_words(head: usize, length: usize, byte: impl Fn(usize), word: impl Fn(usize)) {
+    let head = head.min(length);
+    let words = (length - head) / 8;
+    (0..head).for_each(&byte);
+    (0..words).for_each(|number| word(head + 8 * number));
     (head + 8 * words..length).for_each(byte);
 }
 

@@ -53,6 +53,10 @@ pub struct ServingOptions {
     pub memory_bytes: u64,
     /// How often a thread looks for commands before it sleeps.
     pub polls: u32,
+    /// Results are copied to every host: none reads local memory. Those of other users never do.
+    pub copies_results: bool,
+    /// Other users may have partitions too. If not, its socket is its own user's.
+    pub any_user: bool,
     /// While so many commands are on their way for all hosts, the weights of their partitions decide whose start.
     pub commands_at_once: u32,
     /// Weights of partitions, by name; others have 1.
@@ -62,7 +66,15 @@ pub struct ServingOptions {
 impl ServingOptions {
     /// A drive at this socket, with `memory_bytes` for all hosts.
     pub fn new(socket: PathBuf, memory_bytes: u64) -> ServingOptions {
-        ServingOptions { socket, memory_bytes, polls: 0, commands_at_once: COMMANDS_AT_ONCE, weights: Vec::new() }
+        ServingOptions {
+            socket,
+            memory_bytes,
+            polls: 0,
+            copies_results: false,
+            any_user: false,
+            commands_at_once: COMMANDS_AT_ONCE,
+            weights: Vec::new(),
+        }
     }
 }
 
@@ -75,6 +87,7 @@ struct Service {
     memory_bytes: u64,
     memory_left_bytes: Mutex<u64>,
     polls: u32,
+    copies_results: bool,
     shares: Arc<Shares>,
     weights: HashMap<String, u32>,
     env: Env,
@@ -192,11 +205,12 @@ impl Serving {
             memory_bytes: options.memory_bytes,
             memory_left_bytes: Mutex::new(options.memory_bytes),
             polls: options.polls,
+            copies_results: options.copies_results,
             shares: Shares::new(options.commands_at_once, env.clone()),
             weights: options.weights.iter().cloned().collect(),
             env: env.clone(),
         });
-        let listener = listen(&options.socket)?;
+        let listener = listen(&options.socket, options.any_user)?;
         Ok(Serving { service, listener, socket: options.socket.clone(), sessions: Vec::new() })
     }
 
@@ -268,7 +282,7 @@ impl Drop for Serving {
 }
 
 /// Listens at a path. What a drive that was killed has left there goes.
-fn listen(path: &Path) -> io::Result<OwnedFd> {
+fn listen(path: &Path, any_user: bool) -> io::Result<OwnedFd> {
     let told = |error: io::Error, what: &str| {
         io::Error::new(error.kind(), format!("{} cannot be {what} as a drive's socket: {error}", path.display()))
     };
@@ -287,8 +301,10 @@ fn listen(path: &Path) -> io::Result<OwnedFd> {
         }
     }
     let listener = socket()?;
-    // Its owner alone connects, from the first moment on; whose a partition is, the credentials tell.
-    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(|error| told(error.into(), "kept to its owner"))?;
+    // From the first moment on its owner alone connects, or whoever finds it; whose a partition is, the credentials tell.
+    let owner = Mode::RUSR | Mode::WUSR;
+    let mode = if any_user { owner | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH } else { owner };
+    rustix::fs::fchmod(&listener, mode).map_err(|error| told(error.into(), "kept to its owner"))?;
     rustix::net::bind(&listener, &address).map_err(|error| told(error.into(), "bound"))?;
     rustix::net::listen(listener.as_fd(), 128).map_err(|error| told(error.into(), "listened at"))?;
     Ok(listener)

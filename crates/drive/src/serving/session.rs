@@ -227,14 +227,25 @@ impl Session {
     fn make_memory(&mut self, flash: Arc<PartitionFlash>, frame: Frame, blocks: u32, bytes: u64) -> Answer {
         let host_bytes = frame.numbers[0] as usize;
         let window = frame.files.into_iter().next().ok_or_else(|| refused("the window is missing"))?;
-        let window = SharedFile::of_other(window, host_bytes, false).map_err(failed)?;
-        let (memory, given) = FarMemory::new(window, blocks, bytes as usize).map_err(failed)?;
+        let is_hidden = self.service.copies_results || !self.is_trusted();
+        let window = SharedFile::of_other(window, host_bytes, is_hidden).map_err(failed)?;
+        let (memory, given) = if is_hidden {
+            (FarMemory::hidden(window, blocks, bytes as usize).map_err(failed)?, None)
+        } else {
+            let (memory, file) = FarMemory::new(window, blocks, bytes as usize).map_err(failed)?;
+            (memory, Some(file))
+        };
         let (local, env) = (memory.local.clone(), self.service.env.clone());
         let device = Arc::new(Device::new(flash, local, programs::built_in().into(), env));
         let number = self.number();
         let answer = Frame::new(Kind::Done, [number, bytes]).with_text(device.identity().encode());
         self.memories.insert(number, SessionMemory { device, memory, bytes });
-        Ok((answer, vec![given]))
+        Ok((answer, given.into_iter().collect()))
+    }
+
+    /// A host of its own user, or the system's, may read local memory, where other things lie than its results.
+    fn is_trusted(&self) -> bool {
+        [0, rustix::process::geteuid().as_raw()].contains(&self.user)
     }
 
     fn memory(&self, number: u64) -> Result<&SessionMemory, Frame> {

@@ -32,6 +32,12 @@ pub struct DriveArguments {
     /// Look so often for commands before sleeping: sooner answers, for processor time
     #[arg(long, value_name = "N", default_value_t = 0)]
     polls: u32,
+    /// Let stores of other users have partitions too, each its own user's; run the drive as root then, whom all of them trust
+    #[arg(long)]
+    any_user: bool,
+    /// Copy results to every store, rather than let those of the drive's own user read local memory
+    #[arg(long)]
+    copy_results: bool,
     /// Stores by their partitions, and their weights, by which the drive is divided while it is loaded: NAME=WEIGHT, 1 to 1024, with commas between; others have 1
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', value_parser = weight_of_partition)]
     weight: Vec<(String, u32)>,
@@ -77,6 +83,8 @@ fn serve(arguments: &DriveArguments, signals: BorrowedFd<'_>) -> Outcome {
     namespaces.iter().for_each(|flash| tracing::info!("{}: {}", flash.describe(), Size(flash.capacity_bytes())));
     let options = ServingOptions {
         polls: arguments.polls,
+        copies_results: arguments.copy_results,
+        any_user: arguments.any_user,
         commands_at_once: arguments.commands,
         weights: arguments.weight.clone(),
         ..ServingOptions::new(arguments.socket.clone(), arguments.memory)
