@@ -81,7 +81,7 @@ By option, on nightly:
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       console | flash-reads | memory-peak | growth-latency | restart | warm; all: these
+  figures NAME       console | drive-process-link | flash-reads | memory-peak | growth-latency | restart | warm; all: these
                      index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
 Packages (see docs/OPERATING.md; into target/packages):
   package            [deb|static|image|wheel]... of one static binary; all, if none is named

@@ -1,6 +1,6 @@
 //! The figures of a store at one moment. Plain data.
 
-use tapetum_drive::{Purpose, PurposeBytes};
+use tapetum_drive::{Purpose, PurposeAccount};
 
 /// Counters run from when the store was opened; the rest are levels now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,8 +78,12 @@ pub struct Stats {
     /// Processor time of the process that has the drive, for all of its stores; 0 if that is this process.
     pub drive_process_cpu_us: u64,
     pub drive_process_resident_bytes: u64,
+    /// How often a thread of this process woke one of the drive's, which slept.
+    pub drive_wakes: u64,
+    /// How often one of the drive's woke one of this process.
+    pub host_wakes: u64,
     /// Bytes that crossed between flash, the drive's local memory and the host, in the order of [`Purpose::ALL`].
-    pub drive_bytes: [PurposeBytes; Purpose::COUNT],
+    pub drive_bytes: [PurposeAccount; Purpose::COUNT],
     /// Read commands that looked into key tables before a flush.
     pub key_check_reads: u64,
     /// Values in extents of their own, including those that the next flush will free.
@@ -186,6 +190,8 @@ store_figures!(
     local_to_host_bytes: true, "Bytes copied from the drive's local memory to the host",
     drive_process_cpu_us: true, "Processor time of the process that has the drive, for all of its stores; 0 if that is the server",
     drive_process_resident_bytes: false, "Memory of that process that is in DRAM",
+    drive_wakes: true, "Times that a thread of the server woke one of the drive's, which slept; 0 without such threads or process",
+    host_wakes: true, "Times that one of the drive's woke one of the server, which slept",
     key_check_reads: true, "Read commands that looked into key tables before a flush",
     flash_read_commands: true, "Read commands of every kind",
     large_values: false, "Values that lie in extents of their own, those included that a flush will free",

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use tapetum::{KeyRange, KeyspaceHandle, KeyspaceKind, QuerySide, Store, Sync, Write};
-use tapetum_drive::{Purpose, PurposeBytes};
+use tapetum_drive::{Purpose, PurposeAccount};
 use tapetum_kernels::scan::Scalar;
 
 use crate::Failure;
@@ -148,7 +148,8 @@ impl Operations<'_> {
         let after = self.store.stats().drive_bytes;
         let moved = |purpose: Purpose| {
             let at = purpose.index();
-            let of = |of: fn(&PurposeBytes) -> u64| (of(&after[at]) - of(&before[at])) as f64 / step.operations as f64;
+            let of =
+                |of: fn(&PurposeAccount) -> u64| (of(&after[at]) - of(&before[at])) as f64 / step.operations as f64;
             [of(|bytes| bytes.host_to_local), of(|bytes| bytes.local_to_host)]
         };
         let mut crossing = Crossing {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tapetum::{GraphOptions, KeyspaceHandle, QueryReport, QuerySide};
-use tapetum_drive::{Purpose, PurposeBytes};
+use tapetum_drive::{Purpose, PurposeAccount};
 use tapetum_kernels::graph::{Direction, Normalization};
 use tapetum_kernels::scan::program::{Comparison, Constant, Instruction, Program};
 use tapetum_kernels::scan::query::{MisfitPolicy, QueryOutput};
@@ -81,7 +81,7 @@ pub fn run(
 }
 
 /// The bytes that scans moved, as the drive counts them.
-fn moved(keyspace: &KeyspaceHandle) -> PurposeBytes {
+fn moved(keyspace: &KeyspaceHandle) -> PurposeAccount {
     keyspace.store().drive().counters().purpose(Purpose::Scan)
 }
 

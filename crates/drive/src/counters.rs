@@ -20,6 +20,8 @@ const BUCKETS: usize = 156;
 pub(crate) struct QueueCounters {
     opcodes: [OpcodeCounters; Opcode::COUNT],
     bytes: [PurposeCounters; Purpose::COUNT],
+    drive_wakes: AtomicU64,
+    host_wakes: AtomicU64,
     depth_now: AtomicU64,
     depth_max: AtomicU64,
 }
@@ -35,6 +37,7 @@ struct PurposeCounters {
     local_to_flash: AtomicU64,
     local_to_host: AtomicU64,
     host_to_local: AtomicU64,
+    commands: AtomicU64,
 }
 
 struct OpcodeCounters {
@@ -85,6 +88,8 @@ impl QueueCounters {
                 latency_counts: std::array::from_fn(|_| AtomicU64::new(0)),
             }),
             bytes: Default::default(),
+            drive_wakes: AtomicU64::new(0),
+            host_wakes: AtomicU64::new(0),
             depth_now: AtomicU64::new(0),
             depth_max: AtomicU64::new(0),
         }
@@ -120,6 +125,21 @@ impl QueueCounters {
         add(&self.bytes[purpose.index()].host_to_local, bytes);
     }
 
+    /// The host has submitted a command.
+    pub(crate) fn submitted(&self, purpose: Purpose) {
+        add(&self.bytes[purpose.index()].commands, 1);
+    }
+
+    /// The host has woken a thread of the drive's. Only the host counts these.
+    pub(crate) fn woke_drive(&self) {
+        add(&self.drive_wakes, 1);
+    }
+
+    /// The drive has woken the host. Only the drive counts these.
+    pub(crate) fn woke_host(&self) {
+        add(&self.host_wakes, 1);
+    }
+
     pub(crate) fn depth(&self, now: u64) {
         self.depth_now.store(now, Ordering::Relaxed);
         if now > self.depth_max.load(Ordering::Relaxed) {
@@ -138,12 +158,13 @@ impl QueueCounters {
             }
         }
         for (total, counters) in snapshot.purposes.iter_mut().zip(&self.bytes) {
-            let PurposeCounters { flash_to_local, local_to_flash, local_to_host, host_to_local } = counters;
-            let moved = PurposeBytes {
+            let PurposeCounters { flash_to_local, local_to_flash, local_to_host, host_to_local, commands } = counters;
+            let moved = PurposeAccount {
                 flash_to_local: get(flash_to_local),
                 local_to_flash: get(local_to_flash),
                 local_to_host: get(local_to_host),
                 host_to_local: get(host_to_local),
+                commands: get(commands),
             };
             *total += moved;
             snapshot.flash_to_local_bytes += moved.flash_to_local;
@@ -151,6 +172,8 @@ impl QueueCounters {
             snapshot.local_to_host_bytes += moved.local_to_host;
             snapshot.host_to_local_bytes += moved.host_to_local;
         }
+        snapshot.drive_wakes += get(&self.drive_wakes);
+        snapshot.host_wakes += get(&self.host_wakes);
         snapshot.queue_depth_now += get(&self.depth_now);
         snapshot.queue_depth_max = snapshot.queue_depth_max.max(get(&self.depth_max));
     }
@@ -170,8 +193,12 @@ pub struct CountersSnapshot {
     pub local_to_host_bytes: u64,
     /// Bytes that the host wrote to local memory.
     pub host_to_local_bytes: u64,
-    /// The same four by purpose, indexed as [`Purpose::ALL`]; see [`CountersSnapshot::purpose`].
-    pub purposes: [PurposeBytes; Purpose::COUNT],
+    /// Bytes and commands by purpose, indexed as [`Purpose::ALL`]; see [`CountersSnapshot::purpose`].
+    pub purposes: [PurposeAccount; Purpose::COUNT],
+    /// How often a host woke a thread or process of the drive's, which slept.
+    pub drive_wakes: u64,
+    /// How often one of those woke a host.
+    pub host_wakes: u64,
     /// Commands submitted and not yet polled, over all queue pairs.
     pub queue_depth_now: u64,
     /// The most that any one queue pair held.
@@ -208,11 +235,13 @@ impl CountersSnapshot {
             [completed, failed, sum_us].into_iter().chain(counts).for_each(&mut visit);
         }
         for purpose in &mut self.purposes {
-            let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = purpose;
-            [flash_to_local, local_to_flash, local_to_host, host_to_local].into_iter().for_each(&mut visit);
+            let PurposeAccount { flash_to_local, local_to_flash, local_to_host, host_to_local, commands } = purpose;
+            [flash_to_local, local_to_flash, local_to_host, host_to_local, commands].into_iter().for_each(&mut visit);
         }
         let CountersSnapshot { flash_to_local_bytes, local_to_flash_bytes, .. } = self;
         [flash_to_local_bytes, local_to_flash_bytes].into_iter().for_each(&mut visit);
+        let CountersSnapshot { drive_wakes, host_wakes, .. } = self;
+        [drive_wakes, host_wakes].into_iter().for_each(&mut visit);
         let CountersSnapshot { local_to_host_bytes, host_to_local_bytes, queue_depth_now, .. } = self;
         [local_to_host_bytes, host_to_local_bytes, queue_depth_now].into_iter().for_each(&mut visit);
     }
@@ -221,27 +250,30 @@ impl CountersSnapshot {
         &self.opcodes[opcode.index()]
     }
 
-    pub fn purpose(&self, purpose: Purpose) -> PurposeBytes {
+    pub fn purpose(&self, purpose: Purpose) -> PurposeAccount {
         self.purposes[purpose.index()]
     }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PurposeBytes {
+pub struct PurposeAccount {
     pub flash_to_local: u64,
     /// Includes bytes that were written to flash from the host's region.
     pub local_to_flash: u64,
     pub local_to_host: u64,
     /// Includes bytes of the host's region that the drive read.
     pub host_to_local: u64,
+    /// Commands that the host submitted.
+    pub commands: u64,
 }
 
-impl std::ops::AddAssign for PurposeBytes {
-    fn add_assign(&mut self, other: PurposeBytes) {
+impl std::ops::AddAssign for PurposeAccount {
+    fn add_assign(&mut self, other: PurposeAccount) {
         self.flash_to_local += other.flash_to_local;
         self.local_to_flash += other.local_to_flash;
         self.local_to_host += other.local_to_host;
         self.host_to_local += other.host_to_local;
+        self.commands += other.commands;
     }
 }
 

@@ -34,7 +34,7 @@ pub mod serving;
 pub mod unfinished;
 mod wakeup;
 
-pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeBytes};
+pub use counters::{CountersSnapshot, LatencySnapshot, OpcodeSnapshot, PurposeAccount};
 pub use cpu::{DriveUsage, drive_cpu_us, thread_cpu_us};
 pub use device::program::{self, Program};
 pub use device::threads::DRIVE_THREADS_MAX;

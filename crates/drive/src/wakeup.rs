@@ -89,11 +89,13 @@ impl Waker {
         Waker(Arc::new(WakeupState { listens: FlagPlace::Shared(file, at), event }))
     }
 
-    /// To be called after something was brought.
-    pub fn wake(&self) {
-        if is_listening(self.0.listens()) && !fail_point!(LostKick) {
+    /// To be called after something was brought. Whether somebody was about to sleep, and is woken.
+    pub fn wake(&self) -> bool {
+        let is_to_wake = is_listening(self.0.listens()) && !fail_point!(LostKick);
+        if is_to_wake {
             self.0.event.raise();
         }
+        is_to_wake
     }
 
     /// Wakes the sleeper, or its next sleep, even if it is not listening.

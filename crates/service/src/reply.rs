@@ -254,7 +254,14 @@ pub struct Misfits {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     pub elapsed_us: u64,
+    /// Of host and drive together.
     pub cpu_us: u64,
+    /// The part of the drive's own threads, or of its process with all of its stores.
+    pub drive_cpu_us: u64,
+    pub commands: u64,
+    /// How often a side that slept was woken by the other.
+    pub drive_wakes: u64,
+    pub host_wakes: u64,
     pub flash_bytes: u64,
     pub to_drive_bytes: u64,
     pub to_host_bytes: u64,

@@ -296,6 +296,8 @@ impl Base {
             local_to_host_bytes: counters.local_to_host_bytes,
             drive_process_cpu_us: process.cpu_us,
             drive_process_resident_bytes: process.resident_bytes,
+            drive_wakes: counters.drive_wakes,
+            host_wakes: counters.host_wakes,
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             drive_bytes: counters.purposes,
             ..Stats::default()

@@ -367,8 +367,9 @@ impl FarHost {
         self.is_broken
     }
 
-    pub fn wake(&self) {
-        self.waker.wake();
+    /// Whether the host slept.
+    pub fn wake(&self) -> bool {
+        self.waker.wake()
     }
 
     pub fn sleeper(&self) -> &Sleeper {

@@ -144,7 +144,7 @@ impl Share {
         if self.is_shared() {
             let hosts = whole(self.shares.hosts.read());
             let waiting = hosts.iter().filter(|host| host.waits_us.load(Ordering::Relaxed) != 0);
-            waiting.filter_map(|host| host.waker.get()).for_each(Waker::wake);
+            wake(waiting);
         }
     }
 
@@ -153,12 +153,18 @@ impl Share {
     }
 }
 
+fn wake<'a>(hosts: impl Iterator<Item = &'a Arc<HostShare>>) {
+    for waker in hosts.filter_map(|host| host.waker.get()) {
+        waker.wake();
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut hosts = whole(self.shares.hosts.write());
         hosts.retain(|host| !Arc::ptr_eq(host, &self.host));
         self.shares.count.store(hosts.len(), Ordering::Relaxed);
-        hosts.iter().filter_map(|host| host.waker.get()).for_each(Waker::wake);
+        wake(hosts.iter());
     }
 }
 

@@ -75,18 +75,19 @@ impl HostLine {
         }
     }
 
-    fn give(&mut self, batch: &mut Vec<EndedCommand>) {
+    /// Whether the host slept, and is woken.
+    fn give(&mut self, batch: &mut Vec<EndedCommand>) -> bool {
         match self {
             HostLine::Near { ended, host, .. } => {
                 for end in batch.drain(..) {
                     let given = ended.push(end);
                     assert!(given.is_ok(), "more commands ended than the queue pair has credits");
                 }
-                host.0.wake();
+                host.0.wake()
             }
             HostLine::Far(host) => {
                 batch.drain(..).for_each(|end| host.give(end));
-                host.wake();
+                host.wake()
             }
         }
     }
@@ -160,7 +161,9 @@ impl AttachedController {
             return is_busy;
         }
         self.in_flight -= self.batch.len();
-        self.line.give(&mut self.batch);
+        if self.line.give(&mut self.batch) {
+            self.controller.counters().woke_host();
+        }
         true
     }
 
@@ -241,9 +244,9 @@ impl DriveThread {
         self.waker.clone()
     }
 
-    /// To be called when commands were put into a ring.
-    pub fn wake(&self) {
-        self.waker.wake();
+    /// To be called when commands were put into a ring. Whether the thread slept.
+    pub fn wake(&self) -> bool {
+        self.waker.wake()
     }
 
     fn send(&self, mail: Mail) {

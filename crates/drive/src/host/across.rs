@@ -4,6 +4,7 @@
 //! queue pair runs when its host polls or waits, and sleeps as a drive's thread does: then only the host's kick wakes it.
 
 use super::far::FarController;
+use crate::counters::QueueCounters;
 use crate::device::far_host::{FarMemory, FarPair, FarShape};
 use crate::device::program::Program;
 use crate::device::threads::AttachedController;
@@ -55,7 +56,12 @@ impl DriveAcross {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn open(&self, host: Option<&SharedFile>, shape: FarShape) -> io::Result<Option<FarController>> {
+    pub fn open(
+        &self,
+        host: Option<&SharedFile>,
+        shape: FarShape,
+        counters: Arc<QueueCounters>,
+    ) -> io::Result<Option<FarController>> {
         let shared = SharedFile::new("tapetum-pair", PAIR_BYTES)?;
         let theirs = SharedFile::of_other(shared.file().try_clone_to_owned()?, PAIR_BYTES, true)?;
         let region = |file: &SharedFile| -> io::Result<HostRegion> {
@@ -67,7 +73,7 @@ impl DriveAcross {
         let (pair, events) = FarPair::new(self.memory.clone(), host, theirs, Arc::new(sockets.0))?;
         let Some(attached) = pair.open(&self.device, shape, 0)? else { return Ok(None) };
         let peer = PeerAcross { attached, sleeps: false, is_lost: false, _socket: sockets.1 };
-        Ok(Some(FarController::across(shared, events, Box::new(peer))))
+        Ok(Some(FarController::across(shared, events, Box::new(peer), counters)))
     }
 }
 

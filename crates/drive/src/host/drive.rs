@@ -252,13 +252,14 @@ impl Drive {
             Some(None) => return Err(io::Error::other("the region of this host is its own: make it by its drive")),
             region => region.flatten(),
         };
+        let counters = self.device.counters.free();
         let far = match elsewhere {
-            Elsewhere::Process(memory) => FarController::open(memory, region, shape)?,
-            Elsewhere::Across(across) => across.open(region, shape)?,
+            Elsewhere::Process(memory) => FarController::open(memory, region, shape, counters.clone())?,
+            Elsewhere::Across(across) => across.open(region, shape, counters.clone())?,
         };
         let Some(far) = far else { return Ok(None) };
         let controller = PairController::InOtherProcess(far);
-        Ok(Some(QueuePair::new(controller, self.clone(), memory, self.device.counters.free())))
+        Ok(Some(QueuePair::new(controller, self.clone(), memory, counters)))
     }
 
     fn controller(&self, queue: Box<dyn FlashQueue>, memory: &PairMemory) -> io::Result<Controller> {

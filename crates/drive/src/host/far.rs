@@ -6,6 +6,7 @@
 use super::across::PeerAcross;
 use super::attached::{AttachedMemory, Attachment};
 use super::on_their_way::OnTheirWay;
+use crate::counters::QueueCounters;
 use crate::device::far_host::FarShape;
 use crate::device::{Controller, EndedCommand};
 use crate::event::{Event, is_readable_within};
@@ -69,6 +70,7 @@ pub(super) struct FarController {
     sleeper: Sleeper,
     drive: Waker,
     commands: OnTheirWay,
+    counters: Arc<QueueCounters>,
     /// Somebody may sleep on the descriptor.
     is_asked: Cell<bool>,
     /// Commands were submitted that the drive was not told of.
@@ -83,6 +85,7 @@ impl FarController {
         memory: &AttachedMemory,
         region: Option<&SharedFile>,
         shape: FarShape,
+        counters: Arc<QueueCounters>,
     ) -> io::Result<Option<FarController>> {
         let shared = SharedFile::new("tapetum-pair", PAIR_BYTES)?;
         let region_bytes = region.map_or(0, SharedFile::bytes) as u64;
@@ -98,18 +101,28 @@ impl FarController {
         let Ok(events) = <[_; 2]>::try_from(answer.files) else {
             return Err(io::Error::other("the drive sent no events"));
         };
-        let made = FarController::new(shared, events, Peer::Process { attachment: attachment.clone(), pair });
+        let made = FarController::new(shared, events, Peer::Process { attachment: attachment.clone(), pair }, counters);
         attachment.wake_at_end(pair, made.sleeper.waker());
         Ok(Some(made))
     }
 
     /// One whose other end is on this thread.
-    pub fn across(shared: SharedFile, events: [OwnedFd; 2], peer: Box<PeerAcross>) -> FarController {
-        FarController::new(shared, events, Peer::Across(peer))
+    pub fn across(
+        shared: SharedFile,
+        events: [OwnedFd; 2],
+        peer: Box<PeerAcross>,
+        counters: Arc<QueueCounters>,
+    ) -> FarController {
+        FarController::new(shared, events, Peer::Across(peer), counters)
     }
 
     /// `events`: raised for the drive, and for this host.
-    fn new(shared: SharedFile, [drive_event, host_event]: [OwnedFd; 2], peer: Peer) -> FarController {
+    fn new(
+        shared: SharedFile,
+        [drive_event, host_event]: [OwnedFd; 2],
+        peer: Peer,
+        counters: Arc<QueueCounters>,
+    ) -> FarController {
         let shared = Arc::new(shared);
         FarController {
             peer,
@@ -118,6 +131,7 @@ impl FarController {
             sleeper: Sleeper::of_peer(shared.clone(), HOST_LISTENS_AT, Event::of_other(host_event)),
             drive: Waker::of_peer(shared, DRIVE_LISTENS_AT, Event::of_other(drive_event)),
             commands: OnTheirWay::default(),
+            counters,
             is_asked: Cell::new(false),
             is_unsent: false,
             is_broken: false,
@@ -221,8 +235,8 @@ impl FarController {
 
     /// Tells the drive of what was submitted.
     fn send(&mut self) {
-        if std::mem::take(&mut self.is_unsent) {
-            self.drive.wake();
+        if std::mem::take(&mut self.is_unsent) && self.drive.wake() {
+            self.counters.woke_drive();
         }
     }
 

@@ -161,6 +161,7 @@ impl QueuePair {
             lease.take_written(&mut self.written);
         }
         let slot = self.leases.begin(lease);
+        self.counters.submitted(command.purpose);
         let leased = self.leases.lease(slot).ranges_in(&self.memory);
         self.counters.depth(self.in_flight() as u64);
         // SAFETY: these ranges are of buffers of this local memory that we own, and keep until the end of the command or of the controller,

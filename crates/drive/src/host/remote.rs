@@ -1,5 +1,6 @@
 //! A controller on a thread of the drive's, as its queue pair sees it: two rings.
 
+use crate::counters::QueueCounters;
 use crate::device::threads::{AttachedController, DriveThread, DriveThreads, SubmittedCommand};
 use crate::device::{Controller, EndedCommand};
 use crate::event::is_readable_within;
@@ -22,6 +23,7 @@ pub(super) struct RemoteController {
     /// Commands were submitted that the thread was not told of.
     is_unsent: bool,
     in_flight: usize,
+    counters: Arc<QueueCounters>,
     /// Taken from the ring, and not polled yet.
     taken: Vec<EndedCommand>,
     // Keeps the thread running.
@@ -30,7 +32,7 @@ pub(super) struct RemoteController {
 
 impl RemoteController {
     pub fn new(controller: Controller, threads: Arc<DriveThreads>) -> io::Result<RemoteController> {
-        let sleeper = Sleeper::new()?;
+        let (sleeper, counters) = (Sleeper::new()?, controller.counters().clone());
         let (commands, their_commands) = rtrb::RingBuffer::new(CREDITS);
         let (their_ended, ended) = rtrb::RingBuffer::new(CREDITS);
         let (number, thread) = threads.next();
@@ -44,6 +46,7 @@ impl RemoteController {
             is_asked: Cell::new(false),
             is_unsent: false,
             in_flight: 0,
+            counters,
             taken: Vec::new(),
             _threads: threads,
         })
@@ -99,8 +102,8 @@ impl RemoteController {
 
     /// Tells the thread of what was submitted.
     fn send(&mut self) {
-        if std::mem::take(&mut self.is_unsent) {
-            self.thread.wake();
+        if std::mem::take(&mut self.is_unsent) && self.thread.wake() {
+            self.counters.woke_drive();
         }
     }
 

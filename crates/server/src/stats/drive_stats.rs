@@ -1,19 +1,20 @@
-//! Bytes that cross between flash, the drive's local memory and the host, by purpose.
+//! Commands, and bytes that cross between flash, the drive's local memory and the host, by purpose.
 
-use tapetum_drive::{Purpose, PurposeBytes};
+use tapetum_drive::{Purpose, PurposeAccount};
 
 use crate::stats::{Figure, FigureKind};
 
-/// Names and help, four a purpose.
+/// Names and help, five a purpose.
 macro_rules! purposes {
     ($($purpose:ident $name:literal: $what:literal,)*) => {
-        const NAMES: [(Purpose, [(&str, &str); 4]); Purpose::COUNT] = [$((
+        const NAMES: [(Purpose, [(&str, &str); 5]); Purpose::COUNT] = [$((
             Purpose::$purpose,
             [
                 (concat!("drive_", $name, "_flash_to_local_bytes"), concat!("Bytes read from flash into the drive's local memory ", $what)),
                 (concat!("drive_", $name, "_local_to_flash_bytes"), concat!("Bytes written to flash ", $what)),
                 (concat!("drive_", $name, "_local_to_host_bytes"), concat!("Bytes of the drive's local memory that the host looked at ", $what)),
                 (concat!("drive_", $name, "_host_to_local_bytes"), concat!("Bytes that came from the host to the drive ", $what)),
+                (concat!("drive_", $name, "_commands"), concat!("Commands that the host gave the drive ", $what)),
             ],
         ),)*];
     };
@@ -35,10 +36,11 @@ purposes!(
 );
 
 /// In the order of [`Purpose::ALL`].
-pub fn figures(moved: &[PurposeBytes; Purpose::COUNT]) -> impl Iterator<Item = Figure> {
+pub fn figures(moved: &[PurposeAccount; Purpose::COUNT]) -> impl Iterator<Item = Figure> {
     NAMES.iter().flat_map(|(purpose, names)| {
-        let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = moved[purpose.index()];
-        let values = [flash_to_local, local_to_flash, local_to_host, host_to_local];
+        let PurposeAccount { flash_to_local, local_to_flash, local_to_host, host_to_local, commands } =
+            moved[purpose.index()];
+        let values = [flash_to_local, local_to_flash, local_to_host, host_to_local, commands];
         names.iter().zip(values).map(|((name, help), value)| Figure::new(name, FigureKind::Counter, help, value))
     })
 }
@@ -49,12 +51,12 @@ mod tests {
 
     #[test]
     fn each_purpose_has_figures_under_its_name() {
-        let mut moved = [PurposeBytes::default(); Purpose::COUNT];
+        let mut moved = [PurposeAccount::default(); Purpose::COUNT];
         moved[Purpose::Get.index()].local_to_host = 7;
         let figures: Vec<Figure> = figures(&moved).collect();
         for purpose in Purpose::ALL {
             let prefix = format!("drive_{}_", purpose.name());
-            assert_eq!(figures.iter().filter(|figure| figure.name.starts_with(&prefix)).count(), 4, "{prefix}");
+            assert_eq!(figures.iter().filter(|figure| figure.name.starts_with(&prefix)).count(), 5, "{prefix}");
         }
         let moved: Vec<&Figure> = figures.iter().filter(|figure| figure.value != "0").collect();
         assert_eq!((moved.len(), moved[0].name, &moved[0].value[..]), (1, "drive_get_local_to_host_bytes", "7"));

@@ -57,7 +57,7 @@ const fn moved(ends: &'static str, path: &'static str) -> Labelled {
     Labelled { starts: "drive_", ends, family: "drive_moved_bytes", label: "purpose", also: Some(("path", path)), help }
 }
 
-const LABELLED: [Labelled; 11] = [
+const LABELLED: [Labelled; 12] = [
     stage("_runs", "drive_stage_runs", "Runs of the drive's programs in pipelines, and of sources and sinks"),
     stage("_bytes_in", "drive_stage_in_bytes", "Bytes that went into stages of pipelines"),
     stage("_bytes_out", "drive_stage_out_bytes", "Bytes that came out of stages of pipelines"),
@@ -68,6 +68,14 @@ const LABELLED: [Labelled; 11] = [
     moved("_local_to_flash_bytes", "local_to_flash"),
     moved("_local_to_host_bytes", "local_to_host"),
     moved("_host_to_local_bytes", "host_to_local"),
+    Labelled {
+        starts: "drive_",
+        ends: "_commands",
+        family: "drive_commands",
+        label: "purpose",
+        also: None,
+        help: "Commands that the host gave the drive, by what for",
+    },
     Labelled {
         starts: "udp_dropped_",
         ends: "",

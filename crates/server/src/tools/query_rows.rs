@@ -165,12 +165,17 @@ pub fn host_work(queried: &Queried) -> &'static str {
 /// A text of what a request cost.
 pub fn costs(costs: &Costs) -> String {
     format!(
-        "{:.3} s, {:.3} s of CPU; {} bytes from flash, {} to the drive, {} to the host",
+        "{:.3} s, {:.3} s of CPU; {} bytes from flash, {} to the drive, {} to the host; {} commands; {:.3} s of the CPU was the drive's own, \
+         which was woken {} times, and the host {} times",
         costs.elapsed_us as f64 / 1e6,
         costs.cpu_us as f64 / 1e6,
         costs.flash_bytes,
         costs.to_drive_bytes,
         costs.to_host_bytes,
+        costs.commands,
+        costs.drive_cpu_us as f64 / 1e6,
+        costs.drive_wakes,
+        costs.host_wakes,
     )
 }
 

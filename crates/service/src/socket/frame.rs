@@ -22,7 +22,7 @@ use std::io;
 use serde::Serialize;
 
 /// Changes whenever a request, a reply or a frame does.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 pub const MAGIC: [u8; 8] = *b"TAPETUM\n";
 pub const GREETING_BYTES: usize = 12;
 pub const HEAD_BYTES: usize = 5;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tapetum_base::error::Error;
 use tapetum_base::log::Sync;
 use tapetum_base::options::StoreOptions;
-use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes, SplitMix64};
+use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeAccount, SplitMix64};
 use tapetum_kernels::sha256::Sha256;
 
 const CAPACITY: u64 = 128 << 20;
@@ -46,7 +46,7 @@ impl Bench {
     }
 
     /// Bytes moved by gets and their pipelines.
-    fn moved(&self) -> PurposeBytes {
+    fn moved(&self) -> PurposeAccount {
         let counters = self.drive.counters();
         let mut moved = counters.purpose(Purpose::Get);
         moved += counters.purpose(Purpose::Pipeline);

@@ -190,6 +190,7 @@ fn report(queried: &Queried) -> Value {
     json!({
         "elapsed_us": costs.elapsed_us,
         "cpu_us": costs.cpu_us,
+        "drive_cpu_us": costs.drive_cpu_us,
         "flash_bytes": costs.flash_bytes,
         "to_drive_bytes": costs.to_drive_bytes,
         "to_host_bytes": costs.to_host_bytes,

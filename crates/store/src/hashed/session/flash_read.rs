@@ -335,16 +335,16 @@ mod tests {
     use tapetum_base::media::io::lock;
     use tapetum_base::request::Request;
     use tapetum_drive::programs::match_record::OUTPUT_HEAD_BYTES;
-    use tapetum_drive::{Purpose, PurposeBytes};
+    use tapetum_drive::{Purpose, PurposeAccount};
 
     #[test]
     fn of_a_get_from_flash_its_value_crosses_to_the_host_and_its_pages_do_not() {
         let (drive, store) = store_of_equal_records(64 << 10, RECORD_BYTES);
         wait_for_flush(store.hashed());
         let moved = || drive.counters().purpose(Purpose::Get);
-        assert_eq!(moved(), PurposeBytes::default(), "a flush is no get");
+        assert_eq!(moved(), PurposeAccount::default(), "a flush is no get");
         let value = store.get(b"key:0001").unwrap().unwrap().value;
-        let PurposeBytes { flash_to_local, local_to_flash, local_to_host, host_to_local } = moved();
+        let PurposeAccount { flash_to_local, local_to_flash, local_to_host, host_to_local, .. } = moved();
         assert!(flash_to_local >= 2048 && local_to_flash == 0);
         assert_eq!(local_to_host, (OUTPUT_HEAD_BYTES + value.len()) as u64);
         assert!(host_to_local > 0 && host_to_local < 512, "a list of stages, and the key");

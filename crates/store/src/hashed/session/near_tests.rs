@@ -12,7 +12,7 @@ use tapetum_base::media::io::lock;
 use tapetum_base::options::StoreOptions;
 use tapetum_base::request::{Condition, Outcome, Reply, Request};
 use tapetum_base::session::near::NEAR_MAX;
-use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeBytes};
+use tapetum_drive::{Drive, Env, PipelineFailure, PipelinePlace, PipelineReason, Purpose, PurposeAccount};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::sha256::Sha256;
 
@@ -52,7 +52,7 @@ fn settled(drive: Drive, store: Store) -> (Drive, Store) {
 }
 
 /// Bytes moved by gets and their pipelines. Flushes go on beside them, for purposes of their own.
-fn moved_by_gets(drive: &Drive) -> PurposeBytes {
+fn moved_by_gets(drive: &Drive) -> PurposeAccount {
     let counters = drive.counters();
     let mut moved = counters.purpose(Purpose::Get);
     moved += counters.purpose(Purpose::Pipeline);
