@@ -1,9 +1,12 @@
 """A drive that runs by itself, and servers whose stores it has: either may end at any moment."""
 
+import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 from host import BINARY, SMALL, HostTest
 
@@ -11,9 +14,9 @@ CAPACITY = ("--capacity", "192MiB")
 
 
 class DriveProcess(HostTest):
-    def drive(self, *options, name="drive"):
-        """Starts one. Its socket."""
-        socket, log = self.folder / f"{name}.sock", self.folder / f"{name}.log"
+    def drive(self, *options, name="drive", folder=None):
+        """Starts one, with its socket in a folder that others may need to reach. The socket."""
+        socket, log = (folder or self.folder) / f"{name}.sock", self.folder / f"{name}.log"
         words = (BINARY, "drive", "--file", self.folder / f"{name}.flash", "--socket", socket, *CAPACITY, *options)
         with open(log, "wb") as file:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
@@ -121,9 +124,68 @@ class DriveProcess(HostTest):
         self.assertGreater(int(stats["drive_process_cpu_us"]), 0)
         self.assertGreater(int(stats["drive_process_resident_bytes"]), 1 << 20)
         self.assertGreater(int(stats["local_to_host_bytes"]), 0)
+        self.assertGreater(int(stats["drive_scan_commands"]), 0)
+        self.assertGreater(int(stats["drive_wakes"]) + int(stats["host_wakes"]), 0)
         self.assertEqual(server.stop(), 0)
-        restored = self.tapetum("backup", "restore", self.folder / "backups", "--into", place[1])
-        self.assertNotEqual(restored.returncode, 0)
+        self.done("backup", "create", self.folder / "backups", *place)
+        twice = self.tapetum("backup", "restore", self.folder / "backups", "--into", place[1])
+        self.assertIn("there is something at", twice.stderr)
+
+    def test_a_backup_is_restored_into_a_partition(self):
+        socket = self.drive()
+        self.done("put", "a", "A", "--create", "--capacity", "64MiB", "--data", self.folder / "data")
+        self.done("backup", "create", self.folder / "backups", "--data", self.folder / "data")
+        self.done("backup", "restore", self.folder / "backups", "--into", socket / "restored")
+        self.assertIn("no damage found", self.done("check", "--drive", socket / "restored"))
+        server = self.serve("--drive", socket / "restored")
+        self.assertEqual(server.ask("get a\r\n"), "VALUE a 0 1\r\nA\r\nEND\r\n")
+
+    def test_repair_works_on_a_partition(self):
+        place = ("--drive", self.drive() / "papers")
+        self.done("put", "a", "A", "--create", "--capacity", "64MiB", *place)
+        self.assertEqual(self.tapetum("repair", *place).returncode, 0)
+        self.assertEqual(self.done("get", "a", *place), "A")
+
+    def test_graphs_are_analysed_at_the_drive(self):
+        words = ("graph", "bc", "--edges", "from references where year >= 1990", "--top", "3")
+        folder = ("--data", self.folder / "data")
+        self.done("put", "a", "A", "--create", "--capacity", "64MiB", *folder)
+        self.done("generate", "papers", "--scale", "0.001", "--into", folder[1])
+        self.done("backup", "create", self.folder / "backups", *folder)
+        place = ("--drive", self.drive() / "papers")
+        self.done("backup", "restore", self.folder / "backups", "--into", place[1])
+        self.assertEqual(self.done(*words, *place), self.done(*words, *folder))
+        self.serve(*place)
+        served = self.tapetum(*words, "--explain", *place)
+        self.assertEqual(served.stdout, self.done(*words, *folder))
+        cpu = re.search(r"([0-9.]+) s of the CPU was the drive's own", served.stderr)
+        self.assertGreater(float(cpu[1]), 0, served.stderr)
+
+    def test_results_are_copied_to_stores_of_other_users(self):
+        if os.geteuid() != 0:
+            self.skipTest("other users are root's to be")
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory(dir="/tmp")))
+        folder.chmod(0o755)
+        socket = self.drive("--any-user", folder=folder)
+
+        def as_user(user, *words):
+            return subprocess.run((BINARY, *words), capture_output=True, text=True, user=user, group=user, extra_groups=[], cwd="/")
+
+        place = ("--drive", socket / "theirs")
+        made = as_user(65534, "put", "a", "A", "--create", "--capacity", "64MiB", *place)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        found = as_user(65534, "scan", "default", "--fields", "key: name string; value: text string", *place)
+        self.assertIn("A", found.stdout, found.stderr)
+        self.assertIn("is of user 65534, and this is user 65533", as_user(65533, "get", "a", *place).stderr)
+        own = self.drive(name="own", folder=folder)
+        refused = as_user(65534, "put", "a", "A", "--create", "--drive", own)
+        self.assertIn("this user may not use its socket", refused.stderr)
+
+    def test_a_drive_that_copies_all_results_serves(self):
+        server = self.serve("--drive", self.drive("--copy-results", "--weight", "default=3,other=2", "--commands", "16"))
+        self.assertEqual(server.ask("set a 0 0 1\r\nA\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\nA\r\nEND\r\n")
+        weightless = self.tapetum("drive", "--file", self.folder / "x", "--socket", self.folder / "x.sock", "--weight", "a=0")
+        self.assertIn("give 1 to 1024", weightless.stderr)
 
     def test_what_cannot_be_is_said(self):
         socket = self.drive()

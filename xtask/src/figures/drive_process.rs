@@ -43,7 +43,10 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     for _ in 0..rounds {
         measured.round(&hosts, &both, turn)?;
     }
-    let about = format!("{rounds} rounds of {} ms a figure; reads of blocks that were never written, so the disk takes no part", turn.as_millis());
+    let about = format!(
+        "{rounds} rounds of {} ms a figure; reads of blocks that were never written, so the disk takes no part",
+        turn.as_millis()
+    );
     let mut outcome = Outcome::new(arguments, "drive-process-link", about);
     measured.tell(&mut outcome);
     outcome.end()

@@ -190,7 +190,12 @@ impl Attachment {
     ) -> Result<(Arc<Attachment>, bool), FlashError> {
         let failed = |why: String| FlashError::Drive { path: path.into(), why };
         let socket = connect(socket_path).map_err(|error| {
-            failed(format!("nobody answers at its socket ({error}): start it (tapetum drive), or give its path"))
+            failed(match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "this user may not use its socket: run the drive as this user, or with --any-user as root".into()
+                }
+                _ => format!("nobody answers at its socket ({error}): start it (tapetum drive), or give its path"),
+            })
         })?;
         trust(&socket).map_err(failed)?;
         let Attaching { create_bytes, take_over } = attaching;

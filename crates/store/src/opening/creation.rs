@@ -136,6 +136,28 @@ pub(super) fn attach(
     Ok(flash)
 }
 
+/// Makes a store of so many bytes with what `make` puts into a partition, which is made if it is not there. `None`: a store is there.
+pub(super) fn make_in_partition<T, E: From<OpenError>>(
+    (socket, name): (&Path, &str),
+    capacity_bytes: u64,
+    env: &Env,
+    make: impl FnOnce(&Arc<dyn Flash>) -> Result<T, E>,
+) -> Result<Option<T>, E> {
+    let attaching = Attaching { create_bytes: Some(capacity_bytes), take_over: false };
+    let attached = when_free(|| AttachedFlash::attach(socket, name, attaching, env)).map_err(OpenError::existing)?;
+    if attached.was_made() {
+        return Ok(None);
+    }
+    let attached = Arc::new(attached);
+    if attached.capacity_bytes() < capacity_bytes {
+        // Another one began a smaller store there.
+        attached.grow(capacity_bytes).map_err(OpenError::flash)?;
+    }
+    let made = make(&(Arc::clone(&attached) as Arc<dyn Flash>))?;
+    attached.say_made().map_err(OpenError::flash)?;
+    Ok(Some(made))
+}
+
 /// Bytes of a new store: as told, or a part of what is free.
 fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
     if let Some(bytes) = options.capacity_bytes {

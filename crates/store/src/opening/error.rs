@@ -102,7 +102,7 @@ impl fmt::Display for OpenError {
             }
             OpenError::NoFile { path } => write!(
                 f,
-                "{} is a partition of a drive in another process: restore into a directory or a file, and dump that into the partition",
+                "{} is a partition of a drive in another process: a standby exchanges files, give it a directory",
                 path.display()
             ),
             OpenError::NoStore { path } => {

@@ -70,7 +70,7 @@ pub fn restore_over(
     Ok(restore_onto(&onto, depot, backup, Restore::Over(has), || false)?)
 }
 
-/// Restores a backup as a new store at `place`, a directory or a file.
+/// Restores a backup as a new store at `place`, a directory, a file, or a partition in which no store is.
 ///
 /// # Errors
 /// As [`restore_onto`], and when the store cannot be made. There is nothing at the place then.
@@ -81,26 +81,23 @@ pub fn restore_at(
     how: Restore<'_>,
 ) -> Result<Restored, RestoreError> {
     let (path, env) = (place.given_path()?, Env::system());
-    if matches!(place, Place::Partition { .. }) {
-        return Err(OpenError::NoFile { path }.into());
+    let capacity_bytes = superblock(backup.1).map_err(BackupError::Store)?.capacity_bytes;
+    let restore = |flash: &Arc<dyn Flash>| {
+        let onto = drive(flash, RESTORE_BYTES, &path, &env)?;
+        let restored = restore_onto(&onto, depot, backup, how, || false)?;
+        // A drive with larger sectors than the store was made with is told now.
+        Store::segment_bytes(&onto).map_err(BackupError::Store)?;
+        Ok::<_, RestoreError>(restored)
+    };
+    if let Place::Partition { socket, name } = place {
+        let created = creation::make_in_partition((socket, name), capacity_bytes, &env, restore)?;
+        return created.ok_or(RestoreError::Exists { path });
     }
     if place::is_there(&path)? {
         return Err(RestoreError::Exists { path });
     }
-    let capacity_bytes = superblock(backup.1).map_err(BackupError::Store)?.capacity_bytes;
     let missing = place::missing_folders(place);
-    let made = creation::make_file(
-        place,
-        &env,
-        |_| Ok(capacity_bytes),
-        |flash| {
-            let onto = drive(flash, RESTORE_BYTES, &path, &env)?;
-            let restored = restore_onto(&onto, depot, backup, how, || false)?;
-            // A drive with larger sectors than the store was made with is told now.
-            Store::segment_bytes(&onto).map_err(BackupError::Store)?;
-            Ok::<_, RestoreError>(restored)
-        },
-    );
+    let made = creation::make_file(place, &env, |_| Ok(capacity_bytes), restore);
     if made.is_err() {
         // One that is not empty stays, with those that it lies in.
         let _ = missing.iter().try_for_each(fs::remove_dir);
