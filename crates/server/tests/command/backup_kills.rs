@@ -169,7 +169,7 @@ fn a_promotion_that_was_killed_is_tried_again() {
         Served::start_when(&mut scratch.on(data, &[&words[..], &more].concat()), "to commands at")
     };
     let primary = serve("data", ["--backup-to", "depot"]);
-    wait_until("a backup", || !scratch.objects("depot/backups").is_empty());
+    scratch.waits_for_backups("depot", 1);
     serve("standby", ["--follow", "depot"]).stop();
     scratch.succeeds_on("data", &["put", "last", "value", "--keyspace", "hashed"]);
     primary.stop();
@@ -212,7 +212,7 @@ fn a_standby_that_was_killed_goes_on_following() {
     let words = ["serve", "--threads", "1", "--every", "1", "--lease", "1"];
     let more = ["--memcached", "unix:primary", "--backup-to", "depot"];
     let primary = Served::start(&mut scratch.on("data", &[&words[..], &more].concat()));
-    wait_until("a backup", || !scratch.objects("depot/backups").is_empty());
+    scratch.waits_for_backups("depot", 1);
     let mut writing = Client::open(&scratch.join("primary"));
     let follow = ["--memcached", "unix:standby.socket", "--follow", "depot"];
     for moment in 0..MOMENTS {

@@ -139,6 +139,17 @@ impl Scratch {
         paths
     }
 
+    /// Waits until there are so many backups; one that is being put is none.
+    #[track_caller]
+    pub fn waits_for_backups(&self, depot: &str, count: usize) {
+        wait_until("a backup", || self.backups(depot) >= count);
+    }
+
+    pub fn backups(&self, depot: &str) -> usize {
+        let names = self.objects(&format!("{depot}/backups"));
+        names.iter().filter(|path| !path.to_str().unwrap().contains(".unfinished-")).count()
+    }
+
     pub fn copy(&self, from: &str, to: &str) {
         let copied = Command::new("cp").arg("-r").arg(self.join(from)).arg(self.join(to)).status().unwrap();
         assert!(copied.success());

@@ -208,14 +208,14 @@ fn kill_and_promote(is_served: bool) {
     let mut writing = client(&scratch, "data");
     // When each set was acknowledged.
     let mut times = Vec::new();
-    let backups = scratch.objects("depot/backups").len();
+    let backups = scratch.backups("depot");
     wait_until("two backups", || {
         for _ in 0..20 {
             let item = times.len() as u64;
             assert_eq!(writing.sets(&counted_key(item), &format!("value {item}")), "STORED");
             times.push(unix_ms());
         }
-        scratch.objects("depot/backups").len() > backups + 1
+        scratch.backups("depot") > backups + 1
     });
     primary.kill();
     // One that is not served is killed as well.

@@ -62,7 +62,7 @@ fn send_signal(signal: &str, process: u32) {
 pub fn serve_primary(scratch: &Scratch, more: &[&str]) -> Server {
     let options = ["--backup-to", "depot", "--capacity", "128MiB"];
     let server = Server::start(scratch, "data", &[&options, more].concat());
-    wait_until("a backup", || !scratch.objects("depot/backups").is_empty());
+    scratch.waits_for_backups("depot", 1);
     server
 }
 
@@ -177,10 +177,10 @@ fn a_folder_that_is_gone_for_a_while_stops_writes_and_nothing_else() {
     assert!(answer.starts_with("SERVER_ERROR this server has lost its lease of the backups"), "{answer}");
     assert!(writing.gets("key").is_some());
     assert!(!scratch.is_there("depot"), "the folder is not made anew");
-    let made = scratch.objects("away/backups").len();
+    let made = scratch.backups("away");
     fs::rename(scratch.join("away"), scratch.join("depot")).unwrap();
     wait_until("the lease", || writing.sets("key", "after") == "STORED");
-    wait_until("a backup", || scratch.objects("depot/backups").len() > made);
+    scratch.waits_for_backups("depot", made + 1);
     let log = primary.stop();
     assert!(log.contains("the lease of the backups was not renewed: cannot read depot: "), "{log}");
     assert!(log.contains("the lease of the backups is renewed again"), "{log}");
@@ -218,8 +218,8 @@ fn a_command_that_reads_nothing_keeps_no_standby_from_its_work() {
     let mut reading = client(&scratch, "standby");
     let (first, _never) = (stall("standby"), stall("third"));
     // The backup after the next one may be the first that is not gone over to.
-    let made = scratch.objects("depot/backups").len();
-    wait_until("two backups", || scratch.objects("depot/backups").len() > made + 1);
+    let made = scratch.backups("depot");
+    scratch.waits_for_backups("depot", made + 2);
     assert_eq!(client(&scratch, "data").sets("key", "value"), "STORED");
     assert!(third.stop().contains("closed"));
     drop(first);
