@@ -1,8 +1,11 @@
 //! `tapetum promote`: lets a standby take the place of the server that it follows.
 
+// Above the simulator: a command waits by the clock.
+#![allow(clippy::disallowed_methods)]
+
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tapetum::backup::{self, BackupError, Depot};
@@ -20,6 +23,14 @@ use super::reach::server_of;
 use crate::cli::arguments::StoreArguments;
 use crate::cli::backup_arguments::destination;
 use crate::store::follower::{FollowError, Follower};
+use crate::store::standby_claim::StandbyClaim;
+
+/// How others see this process.
+const COMMAND: &str = "tapetum promote";
+/// How long a server that has the standby may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often it is asked.
+const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub struct PromoteArguments {
@@ -34,13 +45,34 @@ pub struct PromoteArguments {
 }
 
 pub fn run(arguments: &PromoteArguments) -> Outcome {
-    let promoted = match server_of(&arguments.store.place)? {
-        Some(mut server) => of_server(&mut *server, arguments.force)?,
-        None => of_closed(arguments)?,
+    let promoted = match find_promoter(&arguments.store)? {
+        Promoter::Server(mut server) => of_server(&mut *server, arguments.force)?,
+        Promoter::Command(claim) => of_closed(arguments, claim)?,
     };
     tell(&lost(&promoted));
     let PromotedRow { generation, number, .. } = promoted;
     print(format!("generation {generation} began with backup {number}\n").as_bytes())
+}
+
+/// Who promotes the standby.
+enum Promoter {
+    Server(Box<dyn Asked>),
+    /// This command, which has the standby for itself.
+    Command(StandbyClaim),
+}
+
+/// Asks the server that has the standby open. One that has just begun answers later than it claims the standby, and is waited for.
+fn find_promoter(arguments: &StoreArguments) -> Result<Promoter, Box<dyn Error>> {
+    let began = Instant::now();
+    loop {
+        if let Some(server) = server_of(&arguments.place)? {
+            return Ok(Promoter::Server(server));
+        }
+        match StandbyClaim::take(&arguments.place(), COMMAND) {
+            Err(FollowError::Held { .. }) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK),
+            claim => return Ok(Promoter::Command(claim?)),
+        }
+    }
 }
 
 fn of_server(server: &mut dyn Asked, force: bool) -> Result<PromotedRow, Box<dyn Error>> {
@@ -53,10 +85,10 @@ fn of_server(server: &mut dyn Asked, force: bool) -> Result<PromotedRow, Box<dyn
 }
 
 /// A store that no server has open: it is served with --backup-to afterwards.
-fn of_closed(arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>> {
+fn of_closed(arguments: &PromoteArguments, claim: StandbyClaim) -> Result<PromotedRow, Box<dyn Error>> {
     let depot = arguments.from.open()?;
     let (place, options) = (arguments.store.place(), offline_options(&arguments.store));
-    let mut follower = match Follower::new(&depot, &place, &options) {
+    let mut follower = match Follower::new(&depot, &place, &options, claim) {
         Err(FollowError::NoStandby { .. }) if arguments.force => return of_other(&depot, arguments),
         Err(error @ FollowError::NoStandby { .. }) => return promoted_before(&depot, arguments)?.ok_or(error.into()),
         follower => follower?,
@@ -81,7 +113,7 @@ fn promoted_before(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Resu
 /// A store that is no standby becomes the one that counts.
 fn of_other(depot: &Arc<dyn Depot>, arguments: &PromoteArguments) -> Result<PromotedRow, Box<dyn Error>> {
     let last = backup::find(&**depot, None)?;
-    let mut lease = backups::take_lease(depot, "tapetum promote", LASTS_MS, &mut || true)?;
+    let mut lease = backups::take_lease(depot, COMMAND, LASTS_MS, &mut || true)?;
     let place = arguments.store.place();
     let store = opening::open(&place, &offline_options(&arguments.store))?;
     let is_its_own = backup::refuse_other_store(&**depot, store.id());

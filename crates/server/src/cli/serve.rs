@@ -36,6 +36,7 @@ use crate::store::follower::{FollowError, Follower};
 use crate::store::hot_keys::{self, WarmProgress};
 use crate::store::opening::Opening;
 use crate::store::standby::Standby;
+use crate::store::standby_claim::StandbyClaim;
 use crate::store::steward::Steward;
 use crate::store::store_slot::StoreSlot;
 use crate::{machine, os, service_manager};
@@ -50,6 +51,8 @@ use tapetum_service::{escapes, size};
 use super::commands::{Outcome, check_memory, expect_store_of, offline_options};
 use super::reach::refuse_server;
 
+/// How others see this process.
+const COMMAND: &str = "tapetum serve";
 /// File descriptors besides the clients': store, listeners, logs, and for each worker those of its session and door.
 const OTHER_FILES: u64 = 256;
 const FILES_PER_WORKER: u64 = 16;
@@ -270,7 +273,8 @@ fn follow(
     options: &tapetum::Options,
 ) -> Result<(tapetum::Store, Option<Follower>), Box<dyn Error>> {
     let depot = from.open()?;
-    let follower = Follower::new(&depot, place, &Standby::reading(options)).map_err(of_both_stores)?;
+    let claim = StandbyClaim::take(place, COMMAND)?;
+    let follower = Follower::new(&depot, place, &Standby::reading(options), claim).map_err(of_both_stores)?;
     let store = follower.open().map_err(of_both_stores)?;
     tracing::info!(
         "a standby of {}, at its backup {}: read it; `tapetum promote {}` lets it take the place of the server that it follows",
@@ -304,7 +308,7 @@ fn plan(arguments: &BackupArguments) -> BackupPlan {
 fn take_lease(arguments: &BackupArguments) -> Result<UnusedLease, Box<dyn Error>> {
     let Some(to) = &arguments.backup_to else { return Ok(UnusedLease(None)) };
     let depot = to.make()?;
-    let lease = backups::take_lease(&depot, "tapetum serve", plan(arguments).lease_ms, &mut || true)?;
+    let lease = backups::take_lease(&depot, COMMAND, plan(arguments).lease_ms, &mut || true)?;
     Ok(UnusedLease(Some(lease)))
 }
 

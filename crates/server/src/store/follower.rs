@@ -7,7 +7,8 @@
 //! 1. `drive` is a whole store of one backup at any time. `drive.next` is one of an earlier backup, or is made anew.
 //!    As long as commands read the store in `drive.next`, it stays as it is, and the standby does not go over to a later backup.
 //! 2. Nobody writes to either before the standby is promoted. A store that was written to is no standby.
-//! 3. It is promoted under the lease, behind the last backup that is believed, and serves writes when its generation is noted.
+//! 3. Nobody else works on either: [`StandbyClaim`] is held.
+//! 4. It is promoted under the lease, behind the last backup that is believed, and serves writes when its generation is noted.
 //!
 //! Threads: one, which blocks while a store is restored or opened.
 
@@ -31,6 +32,7 @@ use tapetum_service::backups::{take_lease, take_lease_of_loss};
 use tapetum_service::opening::OpenError;
 use tapetum_service::reply::PromotedRow;
 
+use crate::store::standby_claim::StandbyClaim;
 use crate::store::store_slot::{StoreSlot, alone};
 use tracing::subscriber::{NoSubscriber, with_default};
 
@@ -52,6 +54,11 @@ pub enum FollowError {
     NoStandby {
         path: PathBuf,
         place: String,
+    },
+    /// Another process follows backups there, or promotes the standby.
+    Held {
+        path: PathBuf,
+        by: String,
     },
     /// How much would be lost is not known.
     NeedsForce {
@@ -102,6 +109,12 @@ impl fmt::Display for FollowError {
                  there; give a new --data; nothing was changed",
                 path.display()
             ),
+            FollowError::Held { path, by } => write!(
+                f,
+                "{} is held by {by}: if that is a standby which still restores or opens its store, try again when its log says that it \
+                 serves; otherwise wait until it has ended; nothing was changed",
+                path.display()
+            ),
             FollowError::NeedsForce { place } => write!(
                 f,
                 "no server holds a lease at {place}, or it has made no backup under it: whether one still writes, and how much was written \
@@ -137,6 +150,8 @@ const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 /// See the [module](self).
 pub struct Follower {
     depot: Arc<dyn Depot>,
+    /// Held until the store is promoted, or closed.
+    _claim: StandbyClaim,
     place: Place,
     options: Options,
     has: Held,
@@ -149,8 +164,13 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Restores the last backup at `place`, or goes on with the one that is there. `options` are for a store that is read.
-    pub fn new(depot: &Arc<dyn Depot>, place: &Place, options: &Options) -> Result<Follower, FollowError> {
+    /// Restores the last backup at `place`, which is claimed, or goes on with the one that is there. `options` are for a store that is read.
+    pub fn new(
+        depot: &Arc<dyn Depot>,
+        place: &Place,
+        options: &Options,
+        claim: StandbyClaim,
+    ) -> Result<Follower, FollowError> {
         let path = place.path();
         let last = backup::find(&**depot, None)?;
         let has = match path.exists() {
@@ -167,6 +187,7 @@ impl Follower {
         };
         Ok(Follower {
             depot: Arc::clone(depot),
+            _claim: claim,
             place: place.clone(),
             options: options.clone(),
             has,

@@ -10,6 +10,7 @@ pub mod hot_keys;
 pub mod opening;
 mod room_probe;
 pub mod standby;
+pub mod standby_claim;
 pub mod steward;
 pub mod store_slot;
 pub(crate) mod unfinished;

@@ -3,13 +3,15 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::depots::{Client, Scratch, Writer, counted, counted_key, number, wait_until};
-use crate::standby::{Server, client, serve_primary, serve_standby};
+use crate::outside::{stop, succeeded};
+use crate::standby::{Server, client, send_signal, serve_primary, serve_standby};
 
 /// Promotes the standby; what that printed, and what it told.
 #[track_caller]
@@ -281,6 +283,55 @@ fn a_promotion_that_may_lose_anything_wants_to_be_forced() {
     assert!(scratch.succeeds_on("data", &["backup", "create", "depot"]).starts_with("backup 4 "));
     assert!(scratch.fails_on("standby", &["backup", "create", "depot"]).contains("is not of this store's past"));
     scratch.restores("depot", 4, "last");
+}
+
+/// Starts a standby, and stops its process while it restores its first store. Nobody can be asked then.
+fn suspend_at_start(scratch: &Scratch) -> Child {
+    for _ in 0..20 {
+        let words = ["serve", "--memcached", "unix:standby.socket", "--threads", "1", "--every", "1", "--lease", "1"];
+        let mut command = scratch.on("standby", &[&words[..], &["--follow", "depot"]].concat());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let lock = scratch.join("standby/drive.standby");
+        while fs::read(&lock).unwrap_or_default().is_empty() && !scratch.is_there("standby/tapetum.sock") {
+            assert!(child.try_wait().unwrap().is_none(), "the standby ended");
+        }
+        send_signal("-STOP", child.id());
+        if !scratch.is_there("standby/tapetum.sock") {
+            return child;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        fs::remove_dir_all(scratch.join("standby")).unwrap();
+    }
+    panic!("the standby was never stopped in time");
+}
+
+#[test]
+fn a_standby_that_begins_is_promoted_by_its_server_and_nobody_works_beside_it() {
+    let scratch = Scratch::new("begins");
+    let primary = serve_primary(&scratch, &[]);
+    assert_eq!(client(&scratch, "data").sets("key", "value"), "STORED");
+    primary.stop();
+    let mut standby = suspend_at_start(&scratch);
+    let held = format!("error: standby/drive is held by tapetum serve (process {} on ", standby.id());
+    let another = ["serve", "--memcached", "none", "--follow", "depot"];
+    for words in [&["promote", "depot"][..], &["promote", "depot", "--force"], &another] {
+        let told = scratch.fails_on("standby", words);
+        assert!(told.contains(&held) && told.contains("nothing was changed"), "{told}");
+    }
+    assert!(scratch.objects("depot/generations").is_empty());
+    // One that asks now is answered when the server is there.
+    let mut promotion = scratch.on("standby", &["promote", "depot"]);
+    let promotion = promotion.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    sleep(Duration::from_millis(300));
+    send_signal("-CONT", standby.id());
+    began(&succeeded(promotion.wait_with_output().unwrap()), 2);
+    let mut writing = client(&scratch, "standby");
+    assert_eq!(writing.gets("key").as_deref(), Some("value"));
+    assert_eq!(writing.sets("key", "another"), "STORED");
+    stop(&mut standby);
+    assert!(!scratch.is_there("standby/drive.standby") && !scratch.is_there("standby/drive.next"));
+    assert_eq!(scratch.succeeds_on("standby", &["get", "key"]), "another");
 }
 
 #[test]

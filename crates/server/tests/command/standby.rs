@@ -55,7 +55,7 @@ impl Server {
     }
 }
 
-fn send_signal(signal: &str, process: u32) {
+pub fn send_signal(signal: &str, process: u32) {
     assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
 }
 

@@ -12,6 +12,8 @@ use tapetum_drive::unfinished;
 const DRIVE: &str = "drive";
 /// The list of hot keys in such a directory.
 const HOT_KEYS: &str = "hot-keys";
+/// What the name of a drive ends with in that of the file which a standby locks.
+const STANDBY_LOCK: &str = ".standby";
 /// The socket of a server, in such a directory.
 const SOCKET: &str = "tapetum.sock";
 /// Sockets of servers whose stores are block devices, beside which there is no place for them.
@@ -88,12 +90,16 @@ impl Place {
         match self {
             Place::Directory(directory) => Some(directory.join(HOT_KEYS)),
             Place::Partition { .. } => None,
-            Place::Drive(drive) => {
-                let is_device = fs::metadata(drive).is_ok_and(|metadata| metadata.file_type().is_block_device());
-                let mut name = drive.as_os_str().to_owned();
-                name.push(format!(".{HOT_KEYS}"));
-                (!is_device).then(|| name.into())
-            }
+            Place::Drive(drive) => (!is_device(drive)).then(|| beside(drive, &format!(".{HOT_KEYS}"))),
+        }
+    }
+
+    /// The file that is locked by whoever follows backups here, or promotes what did. `None`: a block device or a partition follows none.
+    pub fn standby_lock(&self) -> Option<PathBuf> {
+        let path = self.path();
+        match self {
+            Place::Partition { .. } => None,
+            Place::Directory(_) | Place::Drive(_) => (!is_device(&path)).then(|| beside(&path, STANDBY_LOCK)),
         }
     }
 
@@ -101,22 +107,14 @@ impl Place {
     pub fn socket(&self) -> PathBuf {
         match self {
             Place::Directory(directory) => directory.join(SOCKET),
-            Place::Partition { socket, name } => {
-                let mut path = socket.as_os_str().to_owned();
-                path.push(format!("-{name}.serve"));
-                path.into()
-            }
+            Place::Partition { socket, name } => beside(socket, &format!("-{name}.serve")),
             Place::Drive(drive) => match fs::metadata(drive) {
                 // A device may have many names, and has one number.
                 Ok(found) if found.file_type().is_block_device() => {
                     let number = found.rdev();
                     Path::new(SOCKETS_OF_DEVICES).join(format!("device-{number}.sock"))
                 }
-                _ => {
-                    let mut name = drive.as_os_str().to_owned();
-                    name.push(".sock");
-                    name.into()
-                }
+                _ => beside(drive, ".sock"),
             },
         }
     }
@@ -127,6 +125,17 @@ impl<P: AsRef<Path>> From<P> for Place {
     fn from(path: P) -> Place {
         Place::at(path.as_ref())
     }
+}
+
+fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// The path whose name continues that of a file.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
 }
 
 fn is_socket(path: &Path) -> bool {
@@ -156,11 +165,13 @@ pub(super) fn make_directory(directory: &Path) -> Result<(), OpenError> {
     let unreadable = || OpenError::io(directory, "list");
     for entry in fs::read_dir(directory).map_err(unreadable())? {
         let name = entry.map_err(unreadable())?.file_name();
-        // A list of hot keys says nothing to another store, and is written over; so is the socket of a server that was killed.
+        // A list of hot keys says nothing to another store, and is written over; so is the socket of a server that was killed. The caller
+        // may have the lock of a standby.
         // A store may have been made there meanwhile: that is seen under the lock.
         let ours =
             [DRIVE, HOT_KEYS, SOCKET].map(|name| [Path::new(name).to_path_buf(), unfinished::path_of(Path::new(name))]);
-        if !ours.as_flattened().iter().any(|own| *own == name) && name != "lost+found" {
+        let is_ours = ours.as_flattened().iter().any(|own| *own == name) || *name == *format!("{DRIVE}{STANDBY_LOCK}");
+        if !is_ours && name != "lost+found" {
             return Err(OpenError::Foreign { directory: directory.into(), found: name.into() });
         }
     }
