@@ -88,7 +88,7 @@ fn of_server(server: &mut dyn Asked, force: bool) -> Result<PromotedRow, Box<dyn
 fn of_closed(arguments: &PromoteArguments, claim: StandbyClaim) -> Result<PromotedRow, Box<dyn Error>> {
     let depot = arguments.from.open()?;
     let (place, options) = (arguments.store.place(), offline_options(&arguments.store));
-    let mut follower = match Follower::new(&depot, &place, &options, claim) {
+    let mut follower = match Follower::new(&depot, &place, &options, claim, COMMAND) {
         Err(FollowError::NoStandby { .. }) if arguments.force => return of_other(&depot, arguments),
         Err(error @ FollowError::NoStandby { .. }) => return promoted_before(&depot, arguments)?.ok_or(error.into()),
         follower => follower?,

@@ -274,7 +274,7 @@ fn follow(
 ) -> Result<(tapetum::Store, Option<Follower>), Box<dyn Error>> {
     let depot = from.open()?;
     let claim = StandbyClaim::take(place, COMMAND)?;
-    let follower = Follower::new(&depot, place, &Standby::reading(options), claim).map_err(of_both_stores)?;
+    let follower = Follower::new(&depot, place, &Standby::reading(options), claim, COMMAND).map_err(of_both_stores)?;
     let store = follower.open().map_err(of_both_stores)?;
     tracing::info!(
         "a standby of {}, at its backup {}: read it; `tapetum promote {}` lets it take the place of the server that it follows",

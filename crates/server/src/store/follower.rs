@@ -150,6 +150,8 @@ const LEAVING_PATIENCE: Duration = Duration::from_secs(10);
 /// See the [module](self).
 pub struct Follower {
     depot: Arc<dyn Depot>,
+    /// How others see this process as long as it has the lease.
+    command: &'static str,
     /// Held until the store is promoted, or closed.
     _claim: StandbyClaim,
     place: Place,
@@ -170,6 +172,7 @@ impl Follower {
         place: &Place,
         options: &Options,
         claim: StandbyClaim,
+        command: &'static str,
     ) -> Result<Follower, FollowError> {
         let path = place.path();
         let last = backup::find(&**depot, None)?;
@@ -187,6 +190,7 @@ impl Follower {
         };
         Ok(Follower {
             depot: Arc::clone(depot),
+            command,
             _claim: claim,
             place: place.clone(),
             options: options.clone(),
@@ -294,12 +298,12 @@ impl Follower {
         if record.as_ref().is_none_or(|record| record.loss() == Loss::Unknown) && !force {
             // A server that is there is told of first.
             if let Seen::Held { .. } = Watch::default().look(&*self.depot, &Env::system())? {
-                drop(take_lease(&self.depot, "tapetum promote", lasts_ms, go_on)?.release());
+                drop(take_lease(&self.depot, self.command, lasts_ms, go_on)?.release());
             }
             return Err(FollowError::NeedsForce { place: self.depot.place() });
         }
         let loss = record.map_or(Loss::Unknown, |record| record.loss());
-        Ok((take_lease_of_loss(&self.depot, "tapetum promote", lasts_ms, loss, go_on)?, loss))
+        Ok((take_lease_of_loss(&self.depot, self.command, lasts_ms, loss, go_on)?, loss))
     }
 
     /// Brings what is closed to the last backup, so that it may be opened to write.

@@ -136,7 +136,8 @@ fn a_server_that_hung_acknowledges_nothing_after_its_standby_was_promoted() {
     assert!(log.contains("a standby serves in the place of this server; writes are refused"), "{log}");
     let again = ["serve", "--memcached", "none", "--backup-to", "depot", "--lease", "1"];
     let told = scratch.fails_on("data", &again);
-    assert!(told.contains(" makes backups at depot now"), "{told}");
+    let held = format!("error: tapetum serve (process {} on ", standby.served().child.id());
+    assert!(told.contains(&held) && told.contains(" makes backups at depot now"), "{told}");
     standby.signal("-CONT");
     standby.stop();
     let told = scratch.fails_on("data", &again);
