@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tapetum::backup::{self, BackupManifest, BackupName, LostParts, Restore, Restored};
+use tapetum::backup::{self, BackupError, BackupManifest, BackupName, Depot, LostParts, Restore, Restored};
 use tapetum::{Place, restore_at};
 use tapetum_depot::Destination;
 use tapetum_service::backups::{LASTS_MS, release, take_lease};
@@ -51,9 +51,27 @@ fn created(made: &BackupRow) -> String {
     format!("backup {number} has {shown} in {has}, of which {copied} were copied\n")
 }
 
+/// Says so if the object is gone that names the store whose backups these are.
+fn tell_of_owner(depot: &dyn Depot) -> Result<(), BackupError> {
+    if backup::named_owner(depot)?.is_some() {
+        return Ok(());
+    }
+    match backup::owner(depot) {
+        Ok(Some(_)) => tell(&format!(
+            "the file `store` is gone from {}, which says whose backups these are: their manifests say it as well, and the store's next \
+             backup puts it there again",
+            depot.place()
+        )),
+        Ok(None) => {}
+        Err(error @ BackupError::Ownerless { .. }) => tell(&error.to_string()),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
 fn list(from: &Destination, json: bool) -> Outcome {
     let depot = from.open()?;
-    backup::owner(&*depot)?;
+    tell_of_owner(&*depot)?;
     let names = backup::list_all(&*depot)?;
     if names.is_empty() {
         backup::find(&*depot, None)?;
@@ -107,6 +125,7 @@ fn described(name: &BackupName, is_believed: bool, manifest: Option<&BackupManif
 
 fn verify(from: &Destination, number: Option<u64>) -> Outcome {
     let depot = from.open()?;
+    tell_of_owner(&*depot)?;
     let last = backup::find(&*depot, number)?;
     let names = if number.is_some() { vec![last] } else { backup::list(&*depot)? };
     let verified = backup::verify(&*depot, &names, &mut || true)?;

@@ -235,6 +235,53 @@ fn harmed_packs_are_named_and_what_is_left_is_restored_and_repaired() {
 }
 
 #[test]
+fn backups_whose_owner_is_not_told_are_restored_and_no_other_store_takes_them_over() {
+    let scratch = Scratch::new("ownerless");
+    scratch.succeeds_on("other", &["put", "key", "other"]);
+    for value in ["first", "second"] {
+        scratch.succeeds_on("data", &["put", "key", value]);
+        scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    }
+    let owner = fs::read(scratch.join("depot/store")).unwrap();
+    fs::remove_file(scratch.join("depot/store")).unwrap();
+    for words in [&["list", "depot"][..], &["verify", "depot"]] {
+        let output = scratch.backup(words);
+        let told = String::from_utf8(output.stderr.clone()).unwrap();
+        assert!(told.contains("the file `store` is gone from depot, which says whose backups these are"), "{told}");
+        succeeded(output);
+    }
+    let other = "depot has backups of another store";
+    assert!(scratch.fails_on("other", &["backup", "create", "depot"]).contains(other));
+    let serve = ["serve", "--memcached", "none", "--backup-to", "depot", "--lease", "1"];
+    assert!(scratch.fails_on("other", &serve).contains(other));
+    assert!(scratch.fails_on("other", &["promote", "depot", "--force"]).contains(other));
+    scratch.restores("depot", 2, "restored");
+    assert!(!scratch.is_there("depot/store"));
+    assert!(scratch.succeeds_on("data", &["backup", "create", "depot"]).starts_with("backup 3 "));
+    assert_eq!(fs::read(scratch.join("depot/store")).unwrap(), owner);
+
+    // Neither do the manifests tell it.
+    fs::remove_file(scratch.join("depot/store")).unwrap();
+    scratch.copy("depot", "several");
+    scratch.succeeds_on("other", &["backup", "create", "others"]);
+    let of_other = scratch.objects("others/backups").pop().unwrap();
+    fs::copy(&of_other, scratch.join("several/backups").join(of_other.file_name().unwrap())).unwrap();
+    scratch.copy("depot", "rotten");
+    scratch.objects("rotten/backups").iter().for_each(|manifest| harm(manifest, "cut"));
+    for depot in ["several", "rotten"] {
+        let told = format!("{depot} is damaged: it has backups, the file `store` that says whose they are is gone");
+        for data in ["data", "other"] {
+            let error = scratch.fails_on(data, &["backup", "create", depot]);
+            assert!(error.contains(&told) && error.contains("nothing was written"), "{error}");
+        }
+        assert!(scratch.fails(&["prune", depot, "--keep", "1"]).contains(&told));
+        assert!(!scratch.is_there(&format!("{depot}/store")));
+    }
+    scratch.restores("several", 3, "of-several");
+    assert_eq!(scratch.succeeds_on("of-several", &["get", "key"]), "second");
+}
+
+#[test]
 fn a_harmed_manifest_is_named_and_newer_formats_are_refused() {
     let scratch = Scratch::new("manifests");
     scratch.succeeds_on("data", &["put", "key", "first"]);

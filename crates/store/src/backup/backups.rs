@@ -2,12 +2,16 @@
 //!
 //! A generation is of one writer at a time ([`super::lease`]). When another takes over, it notes from which backup its own generation begins. A backup of
 //! an earlier generation that came after that one is of a writer that had lost its lease and did not know: it is not believed.
+//!
+//! The object `store` says whose depot it is. Where that was removed, the manifests say it, if they all name one store; that store's next backup puts
+//! the object anew. Backups are restored without it: their manifests suffice.
 
 use super::depot::Depot;
 use super::digest::Digest;
 use super::error::BackupError;
 use super::manifest::{BackupManifest, ManifestError, VERSION};
 use super::name::{self, BackupName};
+use std::collections::BTreeSet;
 use tapetum_base::manifest::base_marks::History;
 use tapetum_drive::fail_point;
 
@@ -17,7 +21,7 @@ const HEAD: &str = "tapetum backups, format ";
 /// Makes the depot a store's, unless it is one.
 ///
 /// # Errors
-/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`].
+/// As [`refuse_other_store`].
 pub fn claim(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
     let object = format!("{HEAD}{VERSION}\nstore {store_id:016x}\n");
     refuse_other_store(depot, store_id)?;
@@ -28,7 +32,7 @@ pub fn claim(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
 /// Refuses a depot that has the backups of another store, before anything is written there.
 ///
 /// # Errors
-/// [`BackupError::OtherStore`], [`BackupError::Foreign`], [`BackupError::OtherFormat`]; if the depot cannot be read.
+/// [`BackupError::OtherStore`]; as [`owner`]; if the depot cannot be read.
 pub fn refuse_other_store(depot: &dyn Depot, store_id: u64) -> Result<(), BackupError> {
     match owner(depot)? {
         Some(owner) if owner != store_id => Err(BackupError::OtherStore { place: depot.place() }),
@@ -39,8 +43,19 @@ pub fn refuse_other_store(depot: &dyn Depot, store_id: u64) -> Result<(), Backup
 /// The id of the store whose depot it is. `None`: nobody's yet.
 ///
 /// # Errors
-/// [`BackupError::OtherFormat`]; [`BackupError::Foreign`] if something else is there.
+/// As [`named_owner`]; [`BackupError::Ownerless`] if neither the object `store` nor the manifests say it.
 pub fn owner(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
+    match named_owner(depot)? {
+        None => owner_by_manifests(depot),
+        owner => Ok(owner),
+    }
+}
+
+/// The id of the store that the object `store` names. `None`: there is no such object.
+///
+/// # Errors
+/// [`BackupError::OtherFormat`]; [`BackupError::Foreign`] if something else is there.
+pub fn named_owner(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
     let Some(bytes) = depot.get(name::STORE)? else { return Ok(None) };
     let foreign = || BackupError::Foreign { place: depot.place() };
     let text = String::from_utf8(bytes).map_err(|_| foreign())?;
@@ -51,6 +66,23 @@ pub fn owner(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
     }
     let id = lines.next().and_then(|line| u64::from_str_radix(line.strip_prefix("store ")?, 16).ok());
     id.map(Some).ok_or_else(foreign)
+}
+
+/// The id of the one store that all readable manifests name. `None`: there are no backups.
+fn owner_by_manifests(depot: &dyn Depot) -> Result<Option<u64>, BackupError> {
+    let (names, mut ids) = (list_all(depot)?, BTreeSet::new());
+    for (name, _) in &names {
+        match read(depot, name) {
+            Ok(manifest) => drop(ids.insert(manifest.store_id)),
+            Err(BackupError::BadManifest { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match ids.len() {
+        0 if names.is_empty() => Ok(None),
+        1 => Ok(ids.first().copied()),
+        _ => Err(BackupError::Ownerless { place: depot.place() }),
+    }
 }
 
 /// Where a generation after the first began.
@@ -73,7 +105,7 @@ impl GenerationStart {
 }
 
 /// All generations after the first, in their order.
-fn starts(depot: &dyn Depot) -> Result<Vec<GenerationStart>, BackupError> {
+pub fn starts(depot: &dyn Depot) -> Result<Vec<GenerationStart>, BackupError> {
     let mut starts = Vec::new();
     for entry in depot.list(name::GENERATIONS)? {
         let number = entry.name.rsplit('/').next().and_then(|number| number.parse().ok());
@@ -161,7 +193,7 @@ pub fn list_all(depot: &dyn Depot) -> Result<Vec<(BackupName, bool)>, BackupErro
 /// # Errors
 /// [`BackupError::NoBackups`], [`BackupError::Unknown`].
 pub fn find(depot: &dyn Depot, sequence: Option<u64>) -> Result<BackupName, BackupError> {
-    owner(depot)?.ok_or_else(|| BackupError::NoBackups { place: depot.place() })?;
+    named_owner(depot)?;
     let names = list(depot)?;
     let last = names.last().ok_or_else(|| BackupError::NoBackups { place: depot.place() })?;
     let Some(sequence) = sequence else { return Ok(*last) };

@@ -26,6 +26,10 @@ pub enum BackupError {
     OtherStore {
         place: String,
     },
+    /// There are backups, and nothing says of which store.
+    Ownerless {
+        place: String,
+    },
     /// The last backup is of a store that went another way than this one: a standby was promoted, or an older backup restored.
     OtherHistory {
         place: String,
@@ -111,6 +115,12 @@ impl fmt::Display for BackupError {
             BackupError::OtherStore { place } => {
                 write!(f, "{place} has backups of another store: give each store a place of its own")
             }
+            BackupError::Ownerless { place } => write!(
+                f,
+                "{place} is damaged: it has backups, the file `store` that says whose they are is gone, and their manifests cannot be read or \
+                 name several stores; put that file back from a copy, or give another place; what is whole there can be restored; nothing was \
+                 written"
+            ),
             BackupError::OtherHistory { place } => write!(
                 f,
                 "the last backup at {place} is not of this store's past: a standby was promoted since, or this store was restored from an \

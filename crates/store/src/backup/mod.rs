@@ -25,7 +25,7 @@ mod tests;
 mod verify;
 
 pub use backups::{
-    GenerationStart, find, last_of_history, last_start, list, list_all, owner, read, refuse_other_store,
+    GenerationStart, find, last_of_history, last_start, list, list_all, named_owner, owner, read, refuse_other_store,
 };
 pub use create::{BackupOptions, BackupReport};
 pub use depot::{Depot, DepotError, ObjectEntry};
