@@ -51,6 +51,28 @@ fn created(made: &BackupRow) -> String {
     format!("backup {number} has {shown} in {has}, of which {copied} were copied\n")
 }
 
+/// A row of the list of backups.
+struct Row {
+    number: u64,
+    /// `None`: the backup is gone.
+    name: Option<(BackupName, bool)>,
+    manifest: Option<BackupManifest>,
+}
+
+fn rows(depot: &dyn Depot) -> Result<Vec<Row>, BackupError> {
+    let there = backup::list_all(depot)?.into_iter().map(|named| {
+        let manifest = backup::read(depot, &named.0).ok();
+        Row { number: named.0.sequence, name: Some(named), manifest }
+    });
+    let mut rows: Vec<Row> = there.collect();
+    for number in backup::missing(depot)? {
+        let is_later = |row: &Row| row.number > number && row.name.is_none_or(|(_, is_believed)| is_believed);
+        let place = rows.iter().position(is_later).unwrap_or(rows.len());
+        rows.insert(place, Row { number, name: None, manifest: None });
+    }
+    Ok(rows)
+}
+
 /// Says so if the object is gone that names the store whose backups these are.
 fn tell_of_owner(depot: &dyn Depot) -> Result<(), BackupError> {
     if backup::named_owner(depot)?.is_some() {
@@ -72,48 +94,48 @@ fn tell_of_owner(depot: &dyn Depot) -> Result<(), BackupError> {
 fn list(from: &Destination, json: bool) -> Outcome {
     let depot = from.open()?;
     tell_of_owner(&*depot)?;
-    let names = backup::list_all(&*depot)?;
-    if names.is_empty() {
+    let rows = rows(&*depot)?;
+    if rows.is_empty() {
         backup::find(&*depot, None)?;
     }
-    let read = names.iter().map(|(name, is_believed)| (name, *is_believed, backup::read(&*depot, name).ok()));
-    let read: Vec<_> = read.collect();
     if json {
-        let described =
-            read.iter().map(|(name, is_believed, manifest)| described(name, *is_believed, manifest.as_ref()));
-        return print(format!("{:#}\n", Value::from_iter(described)).as_bytes());
+        return print(format!("{:#}\n", Value::from_iter(rows.iter().map(described))).as_bytes());
     }
-    let rows = read.iter().map(|(name, is_believed, manifest)| cells(name, *is_believed, manifest.as_ref()));
-    print(table(["number", "generation", "moment", "keyspaces", "bytes", "copied", "state"], rows).as_bytes())
+    let head = ["number", "generation", "moment", "keyspaces", "bytes", "copied", "state"];
+    print(table(head, rows.iter().map(cells)).as_bytes())
 }
 
-fn state(is_believed: bool, manifest: Option<&BackupManifest>) -> &'static str {
-    match (is_believed, manifest) {
-        (false, _) => "not believed",
-        (true, None) => "unreadable",
-        (true, Some(_)) => "whole",
+impl Row {
+    fn state(&self) -> &'static str {
+        match (self.name, &self.manifest) {
+            (None, _) => "missing",
+            (Some((_, false)), _) => "not believed",
+            (Some(_), None) => "unreadable",
+            (Some(_), Some(_)) => "whole",
+        }
     }
 }
 
-fn cells(name: &BackupName, is_believed: bool, manifest: Option<&BackupManifest>) -> [String; 7] {
-    let told = |tell: fn(&BackupManifest) -> String| manifest.map_or("-".into(), tell);
+fn cells(row: &Row) -> [String; 7] {
+    let told = |tell: fn(&BackupManifest) -> String| row.manifest.as_ref().map_or("-".into(), tell);
     [
-        name.sequence.to_string(),
-        name.generation.to_string(),
+        row.number.to_string(),
+        row.name.map_or("-".into(), |(name, _)| name.generation.to_string()),
         told(|manifest| unix_time(manifest.moment_unix_ms)),
         told(|manifest| manifest.keyspaces.len().to_string()),
         told(|manifest| size::shown(manifest.drive_bytes())),
         told(|manifest| size::shown(manifest.copied_bytes)),
-        state(is_believed, manifest).into(),
+        row.state().into(),
     ]
 }
 
-fn described(name: &BackupName, is_believed: bool, manifest: Option<&BackupManifest>) -> Value {
+fn described(row: &Row) -> Value {
+    let (name, manifest) = (row.name.map(|(name, _)| name), row.manifest.as_ref());
     json!({
-        "number": name.sequence,
-        "generation": name.generation,
-        "digest": name.digest.to_string(),
-        "state": state(is_believed, manifest),
+        "number": row.number,
+        "generation": name.map(|name| name.generation),
+        "digest": name.map(|name| name.digest.to_string()),
+        "state": row.state(),
         "moment_unix_ms": manifest.map(|manifest| manifest.moment_unix_ms),
         "stamp": manifest.map(|manifest| manifest.stamp),
         "keyspaces": manifest.map(|manifest| &manifest.keyspaces),
@@ -126,9 +148,17 @@ fn described(name: &BackupName, is_believed: bool, manifest: Option<&BackupManif
 fn verify(from: &Destination, number: Option<u64>) -> Outcome {
     let depot = from.open()?;
     tell_of_owner(&*depot)?;
-    let last = backup::find(&*depot, number)?;
-    let names = if number.is_some() { vec![last] } else { backup::list(&*depot)? };
+    let (names, missing) = match number {
+        Some(_) => (vec![backup::find(&*depot, number)?], Vec::new()),
+        None => (backup::list(&*depot)?, backup::missing(&*depot)?),
+    };
     let verified = backup::verify(&*depot, &names, &mut || true)?;
+    if !missing.is_empty() {
+        return Err(BackupError::Missing { place: depot.place(), numbers: missing }.into());
+    }
+    if names.is_empty() {
+        backup::find(&*depot, None)?;
+    }
     let are = if verified.backups == 1 { "is" } else { "are" };
     let (backups, packs) = (counted(verified.backups, "backup"), counted(verified.packs, "pack"));
     print(format!("{backups} {are} whole: {packs}, {}\n", size::shown(verified.bytes)).as_bytes())

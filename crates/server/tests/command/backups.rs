@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
 use tapetum::backup::BackupName;
 
 use crate::depots::{
@@ -279,6 +280,45 @@ fn backups_whose_owner_is_not_told_are_restored_and_no_other_store_takes_them_ov
     }
     scratch.restores("several", 3, "of-several");
     assert_eq!(scratch.succeeds_on("of-several", &["get", "key"]), "second");
+}
+
+#[test]
+fn a_manifest_that_is_gone_is_missed_until_it_is_pruned_and_its_number_is_not_given_again() {
+    let scratch = Scratch::new("missing");
+    for value in ["first", "second", "third"] {
+        scratch.succeeds_on("data", &["put", "key", value]);
+        scratch.succeeds_on("data", &["backup", "create", "depot"]);
+    }
+    let states = |depot: &str| {
+        let state = |backup: &Value| (number(backup, "number"), backup["state"].as_str().unwrap().to_owned());
+        scratch.listed(depot).iter().map(state).collect::<Vec<_>>()
+    };
+    let manifests = scratch.objects("depot/backups");
+    for gone in 1..=3u64 {
+        let depot = format!("depot{gone}");
+        scratch.copy("depot", &depot);
+        fs::remove_file(scratch.join(&depot).join("backups").join(manifests[gone as usize - 1].file_name().unwrap()))
+            .unwrap();
+        let told = (1..=3).map(|number| (number, if number == gone { "missing" } else { "whole" }.to_owned()));
+        assert_eq!(states(&depot), told.collect::<Vec<_>>());
+        let told = scratch.fails(&["verify", &depot]);
+        assert!(
+            told.starts_with(&format!("error: backup {gone} at {depot} is gone, and `tapetum backup prune`")),
+            "{told}"
+        );
+        assert!(scratch.succeeds_on("data", &["backup", "create", &depot]).starts_with("backup 4 "));
+        assert!(scratch.fails(&["verify", &depot]).contains("is gone"));
+        scratch.succeeds(&["prune", &depot, "--keep", "1"]);
+        assert!(scratch.succeeds(&["verify", &depot]).starts_with("1 backup is whole"));
+        assert_eq!(states(&depot), [(4, "whole".into())]);
+    }
+    // All of them.
+    manifests.iter().for_each(|manifest| fs::remove_file(manifest).unwrap());
+    assert!(states("depot").iter().all(|(_, state)| state == "missing"));
+    let told = scratch.fails(&["verify", "depot"]);
+    assert!(told.contains("backup 1 and 2 more at depot are gone"), "{told}");
+    assert!(scratch.fails(&["restore", "depot", "--into", "new"]).contains("depot has no backups"));
+    assert!(scratch.succeeds_on("data", &["backup", "create", "depot"]).starts_with("backup 4 "));
 }
 
 #[test]

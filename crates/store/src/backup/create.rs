@@ -17,6 +17,7 @@ use super::digest::Digest;
 use super::error::BackupError;
 use super::manifest::{BackupManifest, Part, PartKey, Piece};
 use super::name::{self, BackupName};
+use super::numbers;
 use super::pack::PackWriter;
 use crate::freeze::image::StoreImage;
 use crate::freeze::{FrozenPart, FrozenStore};
@@ -147,10 +148,11 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Puts the manifest: from then on there is a backup. The caller has just seen that it has the lease.
+    /// Puts the manifest: from then on there is a backup, whatever becomes of the rest. The caller has just seen that it has the lease.
     pub fn finish(self, frozen: &FrozenStore, depot: &dyn Depot) -> Result<BackupReport, BackupError> {
         frozen.check()?;
         depot.put_new(&self.report.name.object(), &self.manifest)?;
+        numbers::note_made(depot, self.report.name.sequence)?;
         Ok(self.report)
     }
 }
@@ -184,7 +186,7 @@ pub async fn copy(
     copier.large_values().await?;
     let Copier { packs, parts, .. } = copier;
     let marks = &image.clients.marks;
-    let sequence = backups::list_all(&*depot)?.iter().map(|(name, _)| name.sequence).max().unwrap_or(0) + 1;
+    let sequence = numbers::next(&*depot)?;
     let (packs, copied_bytes) = packs.end()?;
     let manifest = BackupManifest {
         store_id,

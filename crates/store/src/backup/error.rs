@@ -48,6 +48,11 @@ pub enum BackupError {
         place: String,
         name: BackupName,
     },
+    /// Backups that were made, and not pruned, are gone.
+    Missing {
+        place: String,
+        numbers: Vec<u64>,
+    },
     /// Packs of a backup are gone, cut or rotten.
     Damaged {
         place: String,
@@ -139,6 +144,15 @@ impl fmt::Display for BackupError {
                 name.sequence,
                 name.object()
             ),
+            BackupError::Missing { place, numbers } => {
+                let names: Vec<String> = numbers.iter().map(u64::to_string).collect();
+                let (are, first) = (if names.len() == 1 { "is" } else { "are" }, first_of(&names));
+                write!(
+                    f,
+                    "backup {first} at {place} {are} gone, and `tapetum backup prune` did not remove it: put its manifest back from a copy, or \
+                     keep with `prune` only those made after it; the others are whole"
+                )
+            }
             BackupError::Damaged { place, name, packs } => write!(
                 f,
                 "backup {} at {place} lacks bytes: {} is gone, cut or rotten; use another backup, or restore what is left with --partial",

@@ -1,7 +1,7 @@
 //! Backups: one moment of a whole store, copied to a depot, and restored from there.
 //!
 //! ```text
-//!  depot:  store · packs/… (bytes of the drive) · backups/… (a manifest each) · generations/… · lease/…
+//!  depot:  store · packs/… (bytes of the drive) · backups/… (a manifest each) · numbers/… · generations/… · lease/…
 //!
 //!  create ─► freeze ─► what the last backup lacks ─► packs ─► manifest          restore ─► packs ─► drive, as after a crash at that moment
 //! ```
@@ -16,6 +16,7 @@ mod folder;
 pub mod lease;
 mod manifest;
 mod name;
+mod numbers;
 mod pack;
 mod prune;
 mod restore;
@@ -34,6 +35,7 @@ pub use error::BackupError;
 pub use folder::FolderDepot;
 pub use manifest::BackupManifest;
 pub use name::BackupName;
+pub use numbers::missing;
 pub use prune::{Pruned, prune};
 pub use restore::{LostParts, Restore, Restored, restore, superblock};
 pub use tapetum_base::manifest::base_marks::History;

@@ -5,6 +5,7 @@
 //!  packs/DIGEST                                    bytes of drives
 //!  backups/GENERATION-SEQUENCE-DIGEST              a backup's manifest
 //!  generations/GENERATION                          where a generation began
+//!  numbers/LAST-FIRST                              which numbers backups were given ([`super::numbers`])
 //!  lease/NUMBER                                    who may make backups ([`super::lease`])
 //! ```
 
@@ -14,6 +15,7 @@ pub const STORE: &str = "store";
 pub const PACKS: &str = "packs";
 pub const BACKUPS: &str = "backups";
 pub const GENERATIONS: &str = "generations";
+pub const NUMBERS: &str = "numbers";
 pub const LEASE: &str = "lease";
 
 /// The name of a backup. Names are ordered as backups were made.

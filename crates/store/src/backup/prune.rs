@@ -1,7 +1,7 @@
 //! Removes old backups, and packs that no backup has pieces in.
 //!
 //! ```text
-//! packs listed ─► manifests that stay read ─► the others removed ─► listed packs that none of those names removed ─► what was cut short removed
+//! packs listed ─► manifests that stay read ─► noted which go ─► the others removed ─► listed packs that none of those names removed ─► what was cut short removed
 //! ```
 //! In this order, so that a prune which is cut short leaves whole backups and packs that nobody needs. The caller has the lease when the packs are listed,
 //! and so nobody else has put one whose manifest is not there yet. It is asked for again before each removal: the next holder may take over a pack that was listed.
@@ -10,6 +10,7 @@ use super::backups;
 use super::depot::Depot;
 use super::error::BackupError;
 use super::name::{self, BackupName};
+use super::numbers;
 use super::verify::packs_of;
 use std::collections::BTreeSet;
 
@@ -37,6 +38,9 @@ pub fn prune(depot: &dyn Depot, keep: usize, is_held: &mut dyn FnMut() -> bool) 
     // All are read before anything is removed.
     for name in &kept {
         needed.extend(packs_of(&backups::read(depot, name)?).iter().map(|pack| name::pack(pack.digest)));
+    }
+    if let Some(first) = kept.first() {
+        numbers::note_pruned(depot, &believed, first.sequence)?;
     }
     let mut remove = |name: &str| match is_held() {
         true => Ok(depot.delete(name)?),
