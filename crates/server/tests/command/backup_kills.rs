@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use crate::depots::{Client, Scratch, large_items, number, wait_until};
 use crate::outside::{Served, failed, stop, succeeded, tapetum};
 
+/// How long something is waited for that comes in a moment.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How many moments of a command are tried.
 const MOMENTS: u32 = 8;
 
@@ -104,6 +106,36 @@ fn a_backup_whose_caller_was_killed_is_given_up_by_the_server() {
 }
 
 #[test]
+fn a_server_that_was_killed_in_a_backup_leaves_whole_ones_and_makes_the_next() {
+    let scratch = Scratch::new("kill-server");
+    scratch.fill("data");
+    scratch.loads("data", "hashed", &large_items(8));
+    let serve = || {
+        let mut serving = scratch.on("data", &["serve", "--memcached", "none", "--threads", "1"]);
+        Served::start_when(&mut serving, "to commands at").child
+    };
+    let mut server = serve();
+    let time = timed(&mut scratch.on("data", &["backup", "create", "timed"]));
+    let create = ["backup", "create", "depot"];
+    for moment in 0..MOMENTS {
+        scratch.succeeds_on("data", &["put", "moment", &moment.to_string(), "--keyspace", "ordered"]);
+        let mut caller = scratch.on("data", &create).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        sleep(time * moment / MOMENTS);
+        kill(&mut server);
+        caller.wait().unwrap();
+        end_lease(&scratch, "depot");
+        only_whole_backups(&scratch, "depot");
+        server = serve();
+    }
+    scratch.succeeds_on("data", &create);
+    only_whole_backups(&scratch, "depot");
+    let last = number(scratch.listed("depot").last().unwrap(), "number");
+    scratch.restores("depot", last, "restored");
+    assert!(scratch.shown("restored") == scratch.shown("data"));
+    stop(&mut server);
+}
+
+#[test]
 fn a_restore_that_was_killed_leaves_no_store_and_is_tried_again() {
     let scratch = Scratch::new("kill-restore");
     scratch.fill("data");
@@ -132,13 +164,41 @@ fn a_restore_that_was_killed_leaves_no_store_and_is_tried_again() {
     }
 }
 
-#[test]
-fn a_prune_that_was_killed_leaves_whole_backups_and_is_tried_again() {
-    let scratch = Scratch::new("kill-prune");
+/// Waits for something that is over in a moment.
+#[track_caller]
+fn look_until(mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "it did not come");
+    }
+}
+
+/// Makes ten backups, each with packs of its own.
+fn make_ten(scratch: &Scratch) {
     for round in 0..10 {
         scratch.succeeds_on("data", &["put", "key", &format!("value {round}")]);
         scratch.succeeds_on("data", &["backup", "create", "depot", "--anew"]);
     }
+}
+
+/// Prunes a depot to two backups after another prune was killed, and restores the last one.
+#[track_caller]
+fn prune_again(scratch: &Scratch, depot: &str) {
+    end_lease(scratch, depot);
+    only_whole_backups(scratch, depot);
+    scratch.succeeds(&["prune", depot, "--keep", "2"]);
+    only_whole_backups(scratch, depot);
+    assert_eq!(scratch.objects(&format!("{depot}/backups")).len(), 2);
+    assert_eq!(unfinished(scratch, depot), 0);
+    let (last, restored) = (number(scratch.listed(depot).last().unwrap(), "number"), format!("of-{depot}"));
+    scratch.restores(depot, last, &restored);
+    assert_eq!(scratch.succeeds_on(&restored, &["get", "key"]), "value 9");
+}
+
+#[test]
+fn a_prune_that_was_killed_leaves_whole_backups_and_is_tried_again() {
+    let scratch = Scratch::new("kill-prune");
+    make_ten(&scratch);
     let prune = |depot: &str| {
         let mut command = tapetum(&["backup", "prune", depot, "--keep", "2"]);
         command.current_dir(scratch.join("."));
@@ -150,19 +210,53 @@ fn a_prune_that_was_killed_leaves_whole_backups_and_is_tried_again() {
         let depot = format!("depot{moment}");
         scratch.copy("depot", &depot);
         kill_after(&mut prune(&depot), time * (moment + 1) / (MOMENTS + 1));
-        end_lease(&scratch, &depot);
-        only_whole_backups(&scratch, &depot);
-        succeeded(prune(&depot).output().unwrap());
-        only_whole_backups(&scratch, &depot);
-        assert_eq!(scratch.objects(&format!("{depot}/backups")).len(), 2);
-        scratch.restores(&depot, 10, &format!("restored{moment}"));
-        assert_eq!(scratch.succeeds_on(&format!("restored{moment}"), &["get", "key"]), "value 9");
+        prune_again(&scratch, &depot);
+    }
+}
+
+#[test]
+fn a_server_that_was_killed_in_its_own_prune_leaves_whole_backups() {
+    let scratch = Scratch::new("kill-keep");
+    make_ten(&scratch);
+    // Serves until its first backup is there, behind which it prunes.
+    let serve = |depot: &str| {
+        scratch.copy("depot", depot);
+        let words = ["serve", "--memcached", "none", "--threads", "1", "--keep", "2", "--lease", "1", "--backup-to"];
+        let mut serving = scratch.on("data", &[&words[..], &[depot]].concat());
+        let server = serving.stderr(Stdio::null()).spawn().unwrap();
+        let folder = format!("{depot}/backups");
+        let is_eleventh = |path: &PathBuf| path.to_str().unwrap().contains("-000000000011-");
+        look_until(|| scratch.objects(&folder).iter().any(is_eleventh));
+        (server, folder)
+    };
+    let (mut server, folder) = serve("timed");
+    let began = Instant::now();
+    look_until(|| scratch.objects(&folder).len() == 2);
+    // The packs are removed behind the manifests.
+    let time = began.elapsed() * 2;
+    kill(&mut server);
+    for moment in 0..MOMENTS {
+        let depot = format!("depot{moment}");
+        let (mut server, _) = serve(&depot);
+        sleep(time * moment / MOMENTS);
+        kill(&mut server);
+        prune_again(&scratch, &depot);
     }
 }
 
 #[test]
 fn a_promotion_that_was_killed_is_tried_again() {
-    let scratch = Scratch::new("kill-promote");
+    kill_promotions(false);
+}
+
+#[test]
+fn a_standby_that_was_killed_in_its_own_promotion_is_promoted_again() {
+    kill_promotions(true);
+}
+
+/// `is_served`: the standby is killed, rather than the command.
+fn kill_promotions(is_served: bool) {
+    let scratch = Scratch::new(&format!("kill-promote-{is_served}"));
     scratch.fill("data");
     let words = ["serve", "--memcached", "none", "--threads", "1", "--every", "1", "--lease", "1"];
     let serve = |data: &str, more: [&str; 2]| {
@@ -174,21 +268,34 @@ fn a_promotion_that_was_killed_is_tried_again() {
     scratch.succeeds_on("data", &["put", "last", "value", "--keyspace", "hashed"]);
     primary.stop();
     let all = scratch.shown("data");
-    let promote = |name: &str, more: &[&str]| {
-        scratch.on(&format!("standby{name}"), &[&["promote", &format!("depot{name}")][..], more].concat())
+    let promote = |name: &str| scratch.on(&format!("standby{name}"), &["promote", &format!("depot{name}")]);
+    let standby = |name: &str| {
+        let follow = || serve(&format!("standby{name}"), ["--follow", &format!("depot{name}")]);
+        is_served.then(|| follow().child)
     };
     let names: Vec<String> = (0..MOMENTS).map(|moment| moment.to_string()).collect();
     for name in names.iter().map(String::as_str).chain(["timed"]) {
         scratch.copy("depot", &format!("depot{name}"));
         scratch.copy("standby", &format!("standby{name}"));
     }
-    let time = timed(&mut promote("timed", &[]));
+    let mut server = standby("timed");
+    let time = timed(&mut promote("timed"));
+    server.iter_mut().for_each(kill);
     for (moment, name) in names.iter().enumerate() {
-        kill_after(&mut promote(name, &[]), time * moment as u32 / MOMENTS);
+        let time = time * moment as u32 / MOMENTS;
+        match standby(name) {
+            None => kill_after(&mut promote(name), time),
+            Some(mut server) => {
+                let mut caller = promote(name).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+                sleep(time);
+                kill(&mut server);
+                caller.wait().unwrap();
+            }
+        }
     }
     // Each waits for the lease of the one that was killed.
     let tries = names.iter().map(|name| {
-        let child = promote(name, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = promote(name).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         (name, child)
     });
     for (name, child) in tries.collect::<Vec<_>>() {

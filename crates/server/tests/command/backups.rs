@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use tapetum::backup::BackupName;
@@ -12,6 +12,7 @@ use crate::depots::{
     LARGE_BYTES, Scratch, Writer, counted, device_byte, large_items, nbd_address, number, wait_until, write_device,
 };
 use crate::outside::{Served, failed, stop, succeeded};
+use crate::standby::send_signal;
 
 /// Serves a store with a block device to all kinds of clients.
 fn serve(scratch: &Scratch, data: &str) -> (Served, String) {
@@ -388,21 +389,84 @@ fn a_place_that_takes_no_backup_is_named_and_the_store_goes_on() {
     assert!(scratch.fails(&["list", "file"]).contains("it is no folder: give another place for backups"));
     assert_eq!(fs::read(scratch.join("file")).unwrap(), b"a letter");
     assert_eq!(scratch.dumped("data", "default").len(), 8);
+}
 
-    // A folder without room, in a namespace of its own: nothing stays mounted.
+/// Runs a script in a namespace of its own, where nothing stays mounted, with the command as `$0`. `None`: the system allows no namespaces.
+fn in_namespace(scratch: &Scratch, script: &str) -> Option<Output> {
+    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_tapetum")]).current_dir(&**scratch);
+    Some(command.output().unwrap())
+}
+
+#[test]
+fn a_full_place_is_named_and_takes_a_backup_when_there_is_room() {
+    let scratch = Scratch::new("full");
+    scratch.loads("data", "default", &large_items(8));
     let script = "mount -t tmpfs -o size=1m none full && ! $0 backup create full --data data --memory 64MiB && \
         ! $0 backup list full && mount -o remount,size=64m full && $0 backup create full --data data --memory 64MiB && \
         $0 backup verify full && ! ls -A full/packs | grep unfinished";
     fs::create_dir(scratch.join("full")).unwrap();
-    if !Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|status| status.success()) {
-        return;
-    }
-    let mut in_namespace = Command::new("unshare");
-    in_namespace.args(["-rm", "sh", "-c", script, env!("CARGO_BIN_EXE_tapetum")]).current_dir(&*scratch);
-    let output = in_namespace.output().unwrap();
+    let Some(output) = in_namespace(&scratch, script) else { return };
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(told.contains("No space left on device"), "{told}");
     assert!(told.contains("free some there, as with `tapetum backup prune`, and try again"), "{told}");
     assert!(told.contains("full has no backups"), "{told}");
     assert!(succeeded(output).contains("1 backup is whole"), "{told}");
+}
+
+#[test]
+fn a_place_that_is_read_only_takes_no_backup_and_gives_those_it_has() {
+    let scratch = Scratch::new("read-only");
+    scratch.succeeds_on("data", &["put", "key", "value"]);
+    fs::create_dir(scratch.join("depot")).unwrap();
+    let script = "set -e; on='--data data --memory 64MiB'; mount -t tmpfs none depot; \
+        $0 backup create depot $on; mount -o remount,ro depot; \
+        ! $0 backup create depot $on; ! $0 backup prune depot --keep 1; ! $0 serve --memcached none --backup-to depot $on; \
+        $0 backup list depot; $0 backup verify depot; $0 backup restore depot --into restored; $0 get key --data restored; \
+        mount -o remount,rw depot; $0 backup create depot $on; $0 backup verify depot";
+    let Some(output) = in_namespace(&scratch, script) else { return };
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told.matches("Read-only file system").count(), 3, "{told}");
+    let printed = succeeded(output);
+    assert!(printed.contains("value") && printed.contains("backup 2 has "), "{printed}{told}");
+    assert!(printed.ends_with(char::is_whitespace) && printed.contains("2 backups are whole"), "{printed}");
+}
+
+/// Begins a backup, and moves its folder away before its packs are there; what the command told.
+fn lose_folder(scratch: &Scratch) -> String {
+    for _ in 0..20 {
+        let mut creating = scratch.on("data", &["backup", "create", "depot"]);
+        let mut child = creating.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        while !scratch.is_there("depot/store") && child.try_wait().unwrap().is_none() {}
+        send_signal("-STOP", child.id());
+        let is_early = scratch.objects("depot/backups").is_empty();
+        if is_early {
+            fs::rename(scratch.join("depot"), scratch.join("away")).unwrap();
+        }
+        send_signal("-CONT", child.id());
+        let output = child.wait_with_output().unwrap();
+        if is_early {
+            return failed(output);
+        }
+        fs::remove_dir_all(scratch.join("depot")).unwrap();
+    }
+    panic!("the backup was always made too soon");
+}
+
+#[test]
+fn a_place_that_goes_away_while_a_backup_is_made_is_named_and_has_no_backup() {
+    let scratch = Scratch::new("goes");
+    scratch.loads("data", "default", &large_items(40));
+    let told = lose_folder(&scratch);
+    assert!(told.starts_with("error: cannot ") && told.contains("/depot: No such file or directory"), "{told}");
+    assert!(!scratch.is_there("depot"), "the folder is not made anew");
+    assert_eq!(scratch.dumped("data", "default").len(), 40);
+    assert!(scratch.fails(&["list", "away"]).contains("away has no backups"));
+    fs::remove_dir_all(scratch.join("away/lease")).unwrap();
+    assert!(scratch.succeeds_on("data", &["backup", "create", "away"]).starts_with("backup 1 "));
+    assert!(scratch.succeeds(&["verify", "away"]).starts_with("1 backup is whole"));
+    scratch.restores("away", 1, "restored");
 }
