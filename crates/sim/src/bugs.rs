@@ -132,6 +132,8 @@ pub const OF_STORE: &[(Bug, &str)] = &[
     ("FreezeForgetDeaths", "a freeze shows records of segments that were dead at its moment"),
     ("FreezeWithoutTail", "a freeze does not show the records of the write buffer that is being filled"),
     ("BackupNameEarly", "a backup is named before all that it consists of is in the depot"),
+    ("BackupFileEarly", "a file of the depot is named before it is durable"),
+    ("BackupNamesUnsynced", "a put ends before the name of its file is durable"),
     ("BackupTrustNumbers", "a backup takes over a segment of the same number as if it had the same version"),
 ];
 

@@ -3,11 +3,13 @@
 //! An operation that fails may have succeeded: a put that reports an error may have put its object. After a cut, the power of whoever uses the
 //! depot is off, and every operation fails.
 //!
+//! Objects are put as into a folder, step by step. When the power is back, the folder has lost what was not synced by then.
+//!
 //! Threads: any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
-use tapetum::backup::{Depot, DepotError, ObjectEntry};
+use tapetum::backup::{Depot, DepotError, LinkedFiles, ObjectEntry, put_linked};
 use tapetum_drive::SplitMix64;
 
 /// One put or deletion in so many fails in this way; 0: none does.
@@ -23,9 +25,68 @@ pub struct SimDepot {
     state: Mutex<DepotState>,
 }
 
+/// A file whose bytes are durable, or not yet.
+#[derive(Clone)]
+struct SimFile {
+    bytes: Vec<u8>,
+    is_synced: bool,
+}
+
+/// The files of the depot. No step fails: an operation does as a whole.
+#[derive(Clone, Default)]
+struct SimFolder {
+    files: BTreeMap<String, SimFile>,
+    /// Names that are not durable yet.
+    names_unsynced: BTreeSet<String>,
+}
+
+impl LinkedFiles for SimFolder {
+    type File = ();
+
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), DepotError> {
+        self.files.insert(name.into(), SimFile { bytes: bytes.to_vec(), is_synced: false });
+        Ok(())
+    }
+
+    fn sync(&mut self, name: &str, (): &()) -> Result<(), DepotError> {
+        self.files.get_mut(name).into_iter().for_each(|file| file.is_synced = true);
+        Ok(())
+    }
+
+    fn link(&mut self, name: &str, other: &str) -> Result<bool, DepotError> {
+        let is_free = !self.files.contains_key(other);
+        if is_free && let Some(file) = self.files.get(name).cloned() {
+            self.files.insert(other.into(), file);
+            self.names_unsynced.insert(other.into());
+        }
+        Ok(is_free)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DepotError> {
+        self.files.remove(name);
+        Ok(())
+    }
+
+    fn sync_names(&mut self, name: &str) -> Result<(), DepotError> {
+        let folder = name.rsplit_once('/').map(|(folder, _)| folder);
+        self.names_unsynced.retain(|other| other.rsplit_once('/').map(|(folder, _)| folder) != folder);
+        Ok(())
+    }
+}
+
+impl SimFolder {
+    /// The power was off.
+    fn forget_unsynced(&mut self) {
+        for name in std::mem::take(&mut self.names_unsynced) {
+            self.files.remove(&name);
+        }
+        self.files.values_mut().filter(|file| !file.is_synced).for_each(|file| file.bytes.clear());
+    }
+}
+
 #[derive(Clone)]
 struct DepotState {
-    objects: BTreeMap<String, Vec<u8>>,
+    folder: SimFolder,
     random: SplitMix64,
     faults: DepotFaults,
     is_cut: bool,
@@ -71,15 +132,12 @@ impl DepotState {
         &mut self,
         doing: &str,
         name: &str,
-        change: impl FnOnce(&mut BTreeMap<String, Vec<u8>>) -> T,
+        change: impl FnOnce(&mut SimFolder) -> Result<T, DepotError>,
     ) -> Result<T, DepotError> {
         match self.fate(doing, name) {
-            Fate::Done => Ok(change(&mut self.objects)),
+            Fate::Done => change(&mut self.folder),
             Fate::Fails(error) => Err(error),
-            Fate::DoneAndFails(error) => {
-                change(&mut self.objects);
-                Err(error)
-            }
+            Fate::DoneAndFails(error) => change(&mut self.folder).and(Err(error)),
         }
     }
 
@@ -90,8 +148,8 @@ impl DepotState {
 
 impl SimDepot {
     pub fn new(seed: u64) -> SimDepot {
-        let (objects, random) = (BTreeMap::new(), SplitMix64::new(seed));
-        let state = DepotState { objects, random, faults: DepotFaults::default(), is_cut: false, failures: 0 };
+        let (folder, random) = (SimFolder::default(), SplitMix64::new(seed));
+        let state = DepotState { folder, random, faults: DepotFaults::default(), is_cut: false, failures: 0 };
         SimDepot { state: Mutex::new(state) }
     }
 
@@ -101,11 +159,14 @@ impl SimDepot {
 
     pub fn set_faults(&self, faults: DepotFaults) {
         let mut state = self.lock();
+        if state.is_cut {
+            state.folder.forget_unsynced();
+        }
         (state.faults, state.is_cut) = (faults, false);
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.lock().objects.contains_key(name)
+        self.lock().folder.files.contains_key(name)
     }
 
     pub fn is_cut(&self) -> bool {
@@ -121,14 +182,14 @@ impl SimDepot {
     pub fn damaged(&self, random: &mut SplitMix64) -> Option<(SimDepot, String)> {
         let mut state = self.lock().clone();
         let is_of_backup = |name: &&String| name.starts_with("packs/") || name.starts_with("backups/");
-        let names: Vec<String> = state.objects.keys().filter(is_of_backup).cloned().collect();
+        let names: Vec<String> = state.folder.files.keys().filter(is_of_backup).cloned().collect();
         let name = names.get(random.below(names.len().max(1) as u64) as usize)?.clone();
-        let bytes = state.objects.get_mut(&name)?;
+        let bytes = &mut state.folder.files.get_mut(&name)?.bytes;
         let place = random.below(bytes.len() as u64) as usize;
         match random.below(3) {
             0 => bytes[place] ^= 1 << random.below(8),
             1 => bytes.truncate(place),
-            _ => drop(state.objects.remove(&name)),
+            _ => drop(state.folder.files.remove(&name)),
         }
         Some((SimDepot { state: Mutex::new(state) }, name))
     }
@@ -136,29 +197,27 @@ impl SimDepot {
 
 impl Depot for SimDepot {
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool, DepotError> {
-        self.lock().change("put", name, |objects| {
-            let is_new = !objects.contains_key(name);
-            objects.entry(name.into()).or_insert_with(|| bytes.to_vec());
-            is_new
-        })
+        let other = format!("{name}.unfinished");
+        self.lock().change("put", name, |folder| put_linked(folder, name, &other, bytes))
     }
 
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, DepotError> {
         let state = self.lock();
         state.refuse_cut("get", name)?;
-        Ok(state.objects.get(name).cloned())
+        Ok(state.folder.files.get(name).map(|file| file.bytes.clone()))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<ObjectEntry>, DepotError> {
         let state = self.lock();
         state.refuse_cut("list", folder)?;
         let prefix = format!("{folder}/");
-        let entry = |(name, bytes): (&String, &Vec<u8>)| ObjectEntry { name: name.clone(), bytes: bytes.len() as u64 };
-        Ok(state.objects.iter().filter(|(name, _)| name.starts_with(&prefix)).map(entry).collect())
+        let entry =
+            |(name, file): (&String, &SimFile)| ObjectEntry { name: name.clone(), bytes: file.bytes.len() as u64 };
+        Ok(state.folder.files.iter().filter(|(name, _)| name.starts_with(&prefix)).map(entry).collect())
     }
 
     fn delete(&self, name: &str) -> Result<(), DepotError> {
-        self.lock().change("delete", name, |objects| drop(objects.remove(name)))
+        self.lock().change("delete", name, |folder| folder.remove(name))
     }
 
     fn clean(&self) -> Result<(), DepotError> {

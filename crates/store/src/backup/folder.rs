@@ -1,14 +1,10 @@
-//! A depot that is a folder.
-//!
-//! ```text
-//! put: another name, written, synced ─► linked under its own ─► the other name removed ─► folder synced
-//! ```
-//! A link fails where the name is taken, and so of two that put one name, one succeeds.
+//! A depot that is a folder. An object is put by a link ([`super::linked_put`]).
 
 // Above the simulator: a folder is of the system.
 #![allow(clippy::disallowed_methods)]
 
 use super::depot::{Depot, DepotError, ObjectEntry};
+use super::linked_put::{LinkedFiles, put_linked};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -49,17 +45,36 @@ impl FolderDepot {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
+}
 
-    /// Writes a file under another name, and links it under its own.
-    fn put(&self, path: &Path, unfinished: &Path, bytes: &[u8]) -> Result<bool, DepotError> {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).open(unfinished).map_err(failed("make", unfinished))?;
-        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("write", unfinished))?;
-        match fs::hard_link(unfinished, path) {
+impl LinkedFiles for &FolderDepot {
+    type File = File;
+
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<File, DepotError> {
+        let path = self.path(name);
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(failed("make", &path))?;
+        file.write_all(bytes).map_err(failed("write", &path))?;
+        Ok(file)
+    }
+
+    fn sync(&mut self, name: &str, file: &File) -> Result<(), DepotError> {
+        file.sync_all().map_err(failed("write", &self.path(name)))
+    }
+
+    fn link(&mut self, name: &str, other: &str) -> Result<bool, DepotError> {
+        match fs::hard_link(self.path(name), self.path(other)) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(error) => Err(failed("link", path)(error)),
+            Err(error) => Err(failed("link", &self.path(other))(error)),
         }
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), DepotError> {
+        self.delete(name)
+    }
+
+    fn sync_names(&mut self, name: &str) -> Result<(), DepotError> {
+        sync(self.path(name).parent().unwrap_or(&self.folder))
     }
 }
 
@@ -74,14 +89,9 @@ impl Depot for FolderDepot {
             fs::create_dir_all(parent).map_err(failed("make the folder", parent))?;
             sync(parent.parent().unwrap_or(&self.folder))?;
         }
-        let unfinished = parent.join(format!("{UNFINISHED}{:016x}", self.env.random_u64()));
-        let put = self.put(&path, &unfinished, bytes);
-        // One that stays is removed by `clean`.
-        let _ = fs::remove_file(&unfinished);
-        if put.as_ref().is_ok_and(|is_put| *is_put) {
-            sync(parent)?;
-        }
-        put
+        let (folder, _) = name.rsplit_once('/').unwrap_or((".", name));
+        let unfinished = format!("{folder}/{UNFINISHED}{:016x}", self.env.random_u64());
+        put_linked(&mut &*self, name, &unfinished, bytes)
     }
 
     fn get(&self, name: &str) -> Result<Option<Vec<u8>>, DepotError> {
