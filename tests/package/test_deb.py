@@ -67,6 +67,11 @@ class Deb(unittest.TestCase):
         for name, mode in [("/usr/bin/tapetum", 0o755), ("/etc/tapetum.toml", 0o644), ("/usr/lib/systemd/system/tapetum.service", 0o644)]:
             file = root.path(name).stat()
             self.assertEqual((file.st_uid, stat.S_IMODE(file.st_mode)), (0, mode), name)
+        # The unit needs no program that a system without more packages lacks.
+        unit = root.path("/usr/lib/systemd/system/tapetum.service").read_text()
+        programs = re.findall(r"(?m)^Exec\w+=(\S+)", unit)
+        self.assertEqual(len(programs), 2)
+        self.assertEqual([program for program in programs if not root.path(program).exists()], [])
         page = gzip.decompress(root.path("/usr/share/man/man1/tapetum-serve.1.gz").read_bytes()).decode()
         self.assertRegex(page, r'(?m)^\.TH "?tapetum-serve"? 1')
         completion = "/usr/share/bash-completion/completions/tapetum"
