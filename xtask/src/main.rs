@@ -54,6 +54,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-python        the Python package under pytest   [--only PATTERN] [--server FILE] [--library FILE: its native half, built already]
   test-system        the server on file systems, limits, clocks and signals as they occur; some as root   [--only NAME]
   test-package       the Debian package in a fresh root, as root: installed, used, upgraded, removed, purged
+                     [--package FILE: one of cargo x package, in the place of one of the tested binary]
   test-docs          the programs of README, MANUAL, OPERATING, QUERIES, BLOCK-DEVICE, PYTHON, MANY-NODES and COMING-FROM as they stand, each twice in one folder
                      [--only NAME] [--library FILE, as above]
   test-dashboards    the dashboard and the alerts of packaging, under Prometheus, of a server that is used at every door   [--only NAME]
@@ -71,8 +72,8 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
   test-rows          every bench, figures and the demo below, once, as small as can be: they end   [--only NAME,NAME]
   test-times         what each part of the last `make test` took   [--into docs/TESTING.md]
 By option (see docs/TESTING.md):
-  test-image         the image for containers, unpacked, without a runtime, as root   [--server FILE: a static binary] [--only NAME]
-  test-wheel         the wheel of cargo x package as pip installs it, then as test-python  [--only PATTERN] [--server FILE]
+  test-image         the image for containers, unpacked, without a runtime, as root   [--server FILE: a static binary] [--package FILE] [--only NAME]
+  test-wheel         the wheel of cargo x package as pip installs it, then as test-python  [--only PATTERN] [--server FILE] [--package FILE]
   test-exporter      memcached's exporter for Prometheus reads memcached and the server; needs Go
   try-depot          a place of backups, a folder or s3://…, keeps what backups rely on   --at PLACE [--objects 100]
   test-mutants       the code that durability rests on, changed a little: a test must fail   [--only FILE] [--shard 0/8]

@@ -81,12 +81,17 @@ pub fn package(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Like [`package`], for the wheel with the tested binary, and with asserts: tests/package first, which installs it as a user does.
+/// `--package` names a wheel that was made before.
 pub fn wheel(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").map(str::to_owned);
+    let named = named_package(arguments)?;
     let server = arguments.tested_server()?;
     workspace::keeping("python", |scratch| {
-        let wheel = crate::package::wheel::make(&Release::of(&server, scratch, scratch)?, "dev")?;
-        let mut tests = unittest_command("package", Path::new("python3"), &server, scratch, Some("test_wheel"))?;
+        let wheel = match named {
+            Some(wheel) => wheel,
+            None => crate::package::wheel::make(&Release::of(&server, scratch, scratch)?, "dev")?,
+        };
+        let mut tests = package_tests("test_wheel", scratch);
         succeed(tests.env("TAPETUM_WHEEL", &wheel), unittest_failed("package"))?;
         let python = package_environment()?.join("python");
         let mut pip = Command::new(&python);
@@ -165,15 +170,50 @@ fn run(tests: &str, interpreter: &Path, arguments: &Arguments) -> Result<(), Fai
     workspace::keeping(tests, |scratch| unittest(tests, interpreter, &binary, scratch, only.as_deref()))
 }
 
-/// The Debian package of the tested binary in a fresh root: tests/package. Only root can make one.
+/// What tests/package looks at: a package that was made before, or one of this binary.
+enum Tested {
+    Package(PathBuf),
+    Binary(PathBuf),
+}
+
+impl Tested {
+    /// The package that `--package` names, or else a binary. No option may be read afterwards.
+    fn of(
+        arguments: &Arguments,
+        binary: impl FnOnce(&Arguments) -> Result<PathBuf, Failure>,
+    ) -> Result<Tested, Failure> {
+        match named_package(arguments)? {
+            Some(package) => {
+                arguments.finish()?;
+                Ok(Tested::Package(package))
+            }
+            None => binary(arguments).map(Tested::Binary),
+        }
+    }
+
+    fn package(self, make: impl FnOnce(&Path) -> Result<PathBuf, Failure>) -> Result<PathBuf, Failure> {
+        match self {
+            Tested::Package(package) => Ok(package),
+            Tested::Binary(binary) => make(&binary),
+        }
+    }
+}
+
+fn named_package(arguments: &Arguments) -> Result<Option<PathBuf>, Failure> {
+    // The tests run in another folder.
+    Ok(arguments.text("package").map(std::path::absolute).transpose()?)
+}
+
+/// The Debian package in a fresh root: tests/package. Only root can make one.
 pub fn debian(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").unwrap_or("test_deb").to_owned();
-    let binary = arguments.tested_server()?;
+    let tested = Tested::of(arguments, Arguments::tested_server)?;
     workspace::keeping("debian", |scratch| {
-        // A test installs it once: little compression is quicker than much.
-        let release = Release { compression: 0, ..Release::of(&binary, scratch, scratch)? };
-        let package = crate::package::deb::make(&release)?;
-        let mut tests = unittest_command("package", Path::new("python3"), &binary, scratch, Some(&only))?;
+        let package = tested.package(|binary| {
+            // A test installs it once: little compression is quicker than much.
+            crate::package::deb::make(&Release { compression: 0, ..Release::of(binary, scratch, scratch)? })
+        })?;
+        let mut tests = package_tests(&only, scratch);
         tests.env("TAPETUM_DEB", package).env("TAPETUM_FRESH_ROOT", workspace::target().join("fresh-root.tar"));
         succeed(&mut tests, unittest_failed("package"))
     })
@@ -182,14 +222,21 @@ pub fn debian(arguments: &Arguments) -> Result<(), Failure> {
 /// The image for containers, of a static binary: tests/package, as [`debian`].
 pub fn image(arguments: &Arguments) -> Result<(), Failure> {
     let only = arguments.text("only").unwrap_or("test_image").to_owned();
-    let named = arguments.server();
-    arguments.finish()?;
-    let binary = named.map_or_else(|| crate::package::build_static("quick"), Ok)?;
+    let tested = Tested::of(arguments, |arguments| {
+        let named = arguments.server();
+        arguments.finish()?;
+        named.map_or_else(|| crate::package::build_static("quick"), Ok)
+    })?;
     workspace::keeping("image", |scratch| {
-        let image = crate::package::image::make(&Release::of(&binary, scratch, scratch)?)?;
-        let mut tests = unittest_command("package", Path::new("python3"), &binary, scratch, Some(&only))?;
+        let image = tested.package(|binary| crate::package::image::make(&Release::of(binary, scratch, scratch)?))?;
+        let mut tests = package_tests(&only, scratch);
         succeed(tests.env("TAPETUM_IMAGE", image), unittest_failed("package"))
     })
+}
+
+/// tests/package, whose packages have their own binaries.
+fn package_tests(only: &str, scratch: &Path) -> Command {
+    unittest_alone("package", Path::new("python3"), scratch, Some(only))
 }
 
 /// The unchanged programs of README and docs. `--only NAME` picks a document's test.
@@ -251,6 +298,7 @@ fn unittest_failed(tests: &str) -> String {
     format!("a test of tests/{tests} failed; unittest's message is above")
 }
 
+/// Tests of a server.
 fn unittest_command(
     tests: &str,
     interpreter: &Path,
@@ -258,17 +306,23 @@ fn unittest_command(
     scratch: &Path,
     only: Option<&str>,
 ) -> Result<Command, Failure> {
+    let mut python = unittest_alone(tests, interpreter, scratch, only);
+    // The tests run in another folder.
+    python.env("TAPETUM_SERVER", std::path::absolute(binary)?);
+    Ok(python)
+}
+
+fn unittest_alone(tests: &str, interpreter: &Path, scratch: &Path, only: Option<&str>) -> Command {
     let mut python = Command::new(interpreter);
     python.current_dir(workspace::root().join("tests").join(tests)).args(["-m", "unittest"]);
     match only {
         Some(name) => python.arg(name),
         None => python.arg("discover"),
     };
-    // The tests run in another folder.
-    python.env("TAPETUM_SERVER", std::path::absolute(binary)?).env("TAPETUM_SCRATCH", scratch);
+    python.env("TAPETUM_SCRATCH", scratch);
     // tests/nbd and tests/dashboards start their servers as tests/system does.
     python.env("PYTHONPATH", workspace::root().join("tests/system"));
     // No byte code beside the sources.
     python.env("PYTHONDONTWRITEBYTECODE", "1");
-    Ok(python)
+    python
 }
