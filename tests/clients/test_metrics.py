@@ -22,6 +22,7 @@ RENAMED = {
 LABELLED = [
     (re.compile(r"drive_stage_(?P<stage>\w+?)_(?P<rest>runs|bytes_in|bytes_out|unit_us|failures|waits)"), "drive_stage_{rest}"),
     (re.compile(r"drive_(?P<purpose>\w+?)_(?P<path>(flash|local|host)_to_(flash|local|host))_bytes"), "drive_moved_bytes"),
+    (re.compile(r"drive_(?P<purpose>\w+?)_commands"), "drive_commands"),
     (re.compile(r"udp_dropped_(?P<reason>\w+)"), "udp_dropped"),
 ]
 RESTS = {"bytes_in": "in_bytes", "bytes_out": "out_bytes"}
