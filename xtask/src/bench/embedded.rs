@@ -121,7 +121,7 @@ fn drive_thread(_: &Shape) -> Vec<Stage> {
 /// With the drive in a process of its own: the kernel tells apart what host and drive use.
 pub const DRIVE_PROCESS: Contest = Contest {
     name: "drive-process",
-    contenders: &[peers::DRIVE_PROCESS, "tapetum", "rocksdb"],
+    contenders: &[peers::DRIVE_PROCESS, peers::DRIVE_PROCESS_POLLING, "tapetum", "rocksdb"],
     stages: drive_process,
     ..COLD
 };
@@ -131,6 +131,7 @@ fn drive_process(_: &Shape) -> Vec<Stage> {
     let gets = Trial {
         groups: vec![
             group(peers::DRIVE_PROCESS, "session", &depths),
+            group(peers::DRIVE_PROCESS_POLLING, "session", &depths),
             group("tapetum", "session", &depths),
             group("rocksdb", "get", &[(4, 1), (8, 1), (16, 1), (32, 1)]),
         ],
@@ -141,6 +142,9 @@ fn drive_process(_: &Shape) -> Vec<Stage> {
             Claim::of(peers::DRIVE_PROCESS, HOST_CPU),
             Claim::of(peers::DRIVE_PROCESS, DRIVE_CPU),
             Claim::of(peers::DRIVE_PROCESS, RATE).over("rocksdb"),
+            Claim::of(peers::DRIVE_PROCESS_POLLING, RATE).over("tapetum"),
+            Claim::of(peers::DRIVE_PROCESS_POLLING, CPU).over("tapetum"),
+            Claim::of(peers::DRIVE_PROCESS_POLLING, HOST_CPU).over("rocksdb"),
         ],
         ..Trial::of(Load::of("c"))
     };

@@ -13,10 +13,10 @@ use crate::workspace::{self, cargo, succeed};
 /// The store with the device half of its drive on a separate thread.
 pub const ON_DRIVE_THREAD: &str = "tapetum-drive-thread";
 
-/// The store with its drive in a process of its own, which polls before it sleeps.
+/// The store with its drive in a process of its own.
 pub const DRIVE_PROCESS: &str = "tapetum-drive-process";
-/// As one thread of the drive polls for a few microseconds.
-const DRIVE_PROCESS_POLLS: u32 = 1000;
+/// The same, and that polls for a few microseconds before it sleeps.
+pub const DRIVE_PROCESS_POLLING: &str = "tapetum-drive-process-polling";
 
 /// The store with one and two compute units for each program of queries.
 pub const ON_UNIT: &str = "tapetum-unit";
@@ -124,7 +124,11 @@ pub fn drive_threads(name: &str) -> u64 {
 
 /// How often the drive's process polls, for a contender that has one.
 pub fn drive_process(name: &str) -> Option<u32> {
-    (name == DRIVE_PROCESS).then_some(DRIVE_PROCESS_POLLS)
+    match name {
+        DRIVE_PROCESS => Some(0),
+        DRIVE_PROCESS_POLLING => Some(1000),
+        _ => None,
+    }
 }
 
 /// Number of compute units for each program of queries, for this contender.
