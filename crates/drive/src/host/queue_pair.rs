@@ -36,7 +36,6 @@ impl fmt::Display for QueueFull {
 impl std::error::Error for QueueFull {}
 
 /// The thread on which the device half of a queue pair runs.
-#[expect(clippy::large_enum_variant)] // One a queue pair; the larger is the one that is polled most, and a box would cost it a miss.
 pub(super) enum PairController {
     /// On the thread that polls the queue pair.
     Here(Controller),
