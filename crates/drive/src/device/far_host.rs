@@ -214,8 +214,7 @@ impl FarHost {
     pub fn take(&mut self) -> Option<SubmittedCommand> {
         while !self.is_broken && self.round_left > 0 {
             self.round_left -= 1;
-            self.is_held_back = !self.is_empty() && !self.may_start();
-            if self.is_held_back {
+            if !self.has_work() {
                 return None;
             }
             let taken = match self.submissions.take() {
@@ -355,7 +354,9 @@ impl FarHost {
 
     /// Whether there is a submission that may be taken now.
     pub fn has_work(&mut self) -> bool {
-        !self.is_empty() && self.may_start()
+        let is_there = !self.is_empty();
+        self.is_held_back = is_there && !self.may_start();
+        is_there && !self.is_held_back
     }
 
     /// The share, while other hosts have some.

@@ -9,20 +9,20 @@
 //!    that has room.
 //! 2. While there are as many, hosts go by their virtual time: the cost of what they started, divided by their weight. A cost of one is a
 //!    command, 4 KiB of its memory, or a microsecond of the drive's thread.
-//! 3. A host that comes after a pause begins at the time of those that stayed: nobody saves up.
-//! 4. A host whose thread was not seen for a while is not waited for, and what it has on its way does not count: it may be stuck.
+//! 3. A host that wanted less begins near the time of the others: nobody saves up.
+//! 4. A host whose thread was not at work for a while is not waited for, and what it has on its way does not count: it may be stuck.
 //!
 //! Threads: any. All is atomic, and near enough: two that decide at once may both start.
 
 use crate::env::Env;
 use crate::locks::whole;
 use crate::wakeup::Waker;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, RwLock};
 
-/// A host that waits asks again within this time. One that has not asked for as long has made a pause.
+/// A host that waits asks again within this time.
 const WAITING_US: u64 = 5_000;
-/// A thread with commands on their way looks at them within this time.
+/// A thread that is not stuck is at work within this time.
 const STUCK_US: u64 = 100_000;
 /// Virtual time of a cost of one at weight 1.
 const VIRTUAL: u64 = 1 << 10;
@@ -35,7 +35,7 @@ pub(crate) struct Shares {
     env: Env,
     hosts: RwLock<Vec<Arc<HostShare>>>,
     count: AtomicUsize,
-    /// The virtual time of the last start.
+    /// The latest virtual time at which a command started.
     now: AtomicU64,
 }
 
@@ -59,16 +59,17 @@ pub(crate) struct Share {
 impl Shares {
     pub fn new(at_once: u32, env: Env) -> Arc<Shares> {
         let (count, now) = (AtomicUsize::new(0), AtomicU64::new(0));
+        let at_once = at_once.max(1);
         Arc::new(Shares { at_once, env, hosts: RwLock::default(), count, now })
     }
 
     /// A new host.
     pub fn join(self: &Arc<Shares>, weight: u32) -> Share {
         let host = Arc::new(HostShare {
-            weight: u64::from(weight.max(1)),
+            weight: u64::from(weight).clamp(1, VIRTUAL),
             virtual_time: AtomicU64::new(self.now.load(Ordering::Relaxed)),
             on_their_way: AtomicU32::new(0),
-            seen_us: AtomicU64::new(0),
+            seen_us: AtomicU64::new(self.env.now_us() + 1),
             waits_us: AtomicU64::new(0),
             waker: OnceLock::new(),
         });
@@ -111,25 +112,37 @@ impl Share {
         }
         // 0 is never.
         let (host, now_us) = (&*self.host, self.shares.env.now_us() + 1);
-        let before_us = host.seen_us.swap(now_us, Ordering::Relaxed);
-        if now_us - before_us > WAITING_US && host.on_their_way.load(Ordering::Relaxed) == 0 {
-            host.virtual_time.fetch_max(self.shares.now.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+        host.seen_us.store(now_us, Ordering::Relaxed);
+        let saved_most = self.shares.now.load(Ordering::Relaxed).saturating_sub(2 * AHEAD);
+        host.virtual_time.fetch_max(saved_most, Ordering::Relaxed);
         let hosts = whole(self.shares.hosts.read());
-        let on_their_way: u32 = hosts.iter().map(|host| host.counted(now_us)).sum();
         let others = hosts.iter().filter(|other| !std::ptr::eq(&raw const ***other, host));
         let first = others.filter(|other| other.is_waiting(now_us));
         let first = first.map(|other| other.virtual_time.load(Ordering::Relaxed)).min();
         let is_behind = |first| host.virtual_time.load(Ordering::Relaxed) <= first + AHEAD;
-        let may = on_their_way < self.shares.at_once && first.is_none_or(is_behind);
-        host.waits_us.store(if may { 0 } else { now_us }, Ordering::Relaxed);
+        let has_room = || hosts.iter().map(|host| host.counted(now_us)).sum::<u32>() < self.shares.at_once;
+        let is_next = first.is_none_or(is_behind);
+        if !(is_next && has_room()) {
+            host.waits_us.store(now_us, Ordering::Relaxed);
+            // Whoever ends a command from here on sees that it waits; what ended before is seen by the second look.
+            fence(Ordering::SeqCst);
+        }
+        let may = is_next && has_room();
+        if may {
+            host.waits_us.store(0, Ordering::Relaxed);
+        }
         may
+    }
+
+    /// The host's thread is at work.
+    pub fn seen(&self) {
+        self.host.seen_us.store(self.shares.env.now_us() + 1, Ordering::Relaxed);
     }
 
     /// A command has started, with so many bytes of memory.
     pub fn start(&self, bytes: u64) {
         self.host.on_their_way.fetch_add(1, Ordering::Relaxed);
-        self.shares.now.store(self.host.virtual_time.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.shares.now.fetch_max(self.host.virtual_time.load(Ordering::Relaxed), Ordering::Relaxed);
         self.charge(1 + bytes / 4096);
     }
 
@@ -142,6 +155,7 @@ impl Share {
     pub fn end(&self, count: u32) {
         self.host.on_their_way.fetch_sub(count, Ordering::Relaxed);
         if self.is_shared() {
+            fence(Ordering::SeqCst);
             let hosts = whole(self.shares.hosts.read());
             let waiting = hosts.iter().filter(|host| host.waits_us.load(Ordering::Relaxed) != 0);
             wake(waiting);
@@ -235,6 +249,16 @@ mod tests {
         loaded.run(&[100, 0], 1000);
         let ended = loaded.run(&[100, 100], 1000);
         assert!(ended[0].abs_diff(ended[1]) < 200, "{ended:?}");
+    }
+
+    #[test]
+    fn who_wanted_less_is_not_favoured_later() {
+        for wants in [[100, 1], [6, 1]] {
+            let mut loaded = Loaded::new(&[1, 1]);
+            loaded.run(&wants, 100_000);
+            let ended = loaded.run(&[100, 100], 10_000);
+            assert!(ended[0].abs_diff(ended[1]) < 500, "{ended:?} after {wants:?}");
+        }
     }
 
     #[test]

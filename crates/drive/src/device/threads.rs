@@ -129,6 +129,7 @@ impl AttachedController {
     pub fn advance(&mut self) -> bool {
         let share = self.line.far().and_then(FarHost::share).cloned();
         let Some(share) = share else { return self.advance_freely() };
+        share.seen();
         let began_us = share.now_us();
         let is_busy = self.advance_freely();
         if is_busy {

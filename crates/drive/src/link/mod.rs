@@ -20,4 +20,4 @@ pub mod ring;
 pub mod submission;
 
 /// Changes with every change of what is shared.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;

@@ -338,7 +338,8 @@ impl LocalBuffer {
         if is_window {
             self.written.add(range);
         }
-        // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either. Of a window, the drive only copies.
+        // SAFETY: as `bytes`; `self` is borrowed exclusively, and no command in flight reads here either. Of a window, the drive
+        // copies what was written when the buffer is leased, and results before it is given back.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), bytes.len()) }
     }
 

@@ -32,11 +32,10 @@ struct TurnQueue {
 }
 
 impl FlushTurns {
-    /// Whether it has its turn. If not, its event is raised when it may ask again.
+    /// Whether it has its turn. If not, its event is raised when it has.
     fn begin(&self, number: u64, event: &Arc<Event>) -> bool {
         let mut queue = whole(self.queue.lock());
-        if queue.holder.is_none() {
-            queue.holder = Some(number);
+        if *queue.holder.get_or_insert(number) == number {
             return true;
         }
         if queue.waiting.iter().all(|(other, _)| *other != number) {
@@ -52,9 +51,11 @@ impl FlushTurns {
         if queue.holder == Some(number) {
             queue.holder = None;
         }
+        // Handed over: who ends a flush and has another one does not go first.
         if queue.holder.is_none()
-            && let Some((_, event)) = queue.waiting.pop_front()
+            && let Some((next, event)) = queue.waiting.pop_front()
         {
+            queue.holder = Some(next);
             event.raise();
         }
     }

@@ -31,6 +31,7 @@ use session::Session;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -288,7 +289,11 @@ fn listen(path: &Path, any_user: bool) -> io::Result<OwnedFd> {
     };
     let address = SocketAddrUnix::new(path).map_err(|error| told(error.into(), "used"))?;
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    if path.symlink_metadata().is_ok() {
+    if let Ok(found) = path.symlink_metadata() {
+        if !found.file_type().is_socket() {
+            let why = format!("{} is something else than a socket: give another path for the drive's", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
         match rustix::net::connect(socket()?, &address) {
             Ok(()) => {
                 let why = format!("{} is taken: a drive answers there; stop it, or give another path", path.display());
@@ -301,11 +306,14 @@ fn listen(path: &Path, any_user: bool) -> io::Result<OwnedFd> {
         }
     }
     let listener = socket()?;
-    // From the first moment on its owner alone connects, or whoever finds it; whose a partition is, the credentials tell.
-    let owner = Mode::RUSR | Mode::WUSR;
-    let mode = if any_user { owner | Mode::RGRP | Mode::WGRP | Mode::ROTH | Mode::WOTH } else { owner };
-    rustix::fs::fchmod(&listener, mode).map_err(|error| told(error.into(), "kept to its owner"))?;
+    // Its owner alone connects, from the first moment on; whose a partition is, the credentials tell.
+    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR).map_err(|error| told(error.into(), "kept to its owner"))?;
     rustix::net::bind(&listener, &address).map_err(|error| told(error.into(), "bound"))?;
+    if any_user {
+        // By its path: what is set before is cut by the umask.
+        let all = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(path, all).map_err(|error| told(error, "opened to all users"))?;
+    }
     rustix::net::listen(listener.as_fd(), 128).map_err(|error| told(error.into(), "listened at"))?;
     Ok(listener)
 }

@@ -216,18 +216,26 @@ impl Session {
         // For what its pipelines keep: in one process, that is a part of what the store reckons for itself.
         let own_bytes = (host_bytes / 4).next_multiple_of(BLOCK_BYTES as u64).max(super::PIPELINES_BYTES_MIN);
         let bytes = host_bytes.saturating_add(own_bytes);
-        self.service.take_memory(bytes).map_err(refused)?;
-        let made = self.make_memory(flash, frame, blocks, bytes);
+        // The drive fills the window too, of one to which it copies.
+        let budget_bytes = bytes.saturating_add(if self.copies_results() { host_bytes } else { 0 });
+        self.service.take_memory(budget_bytes).map_err(refused)?;
+        let made = self.make_memory(flash, frame, blocks, (bytes, budget_bytes));
         if made.is_err() {
-            self.service.give_memory(bytes);
+            self.service.give_memory(budget_bytes);
         }
         made
     }
 
-    fn make_memory(&mut self, flash: Arc<PartitionFlash>, frame: Frame, blocks: u32, bytes: u64) -> Answer {
+    fn make_memory(
+        &mut self,
+        flash: Arc<PartitionFlash>,
+        frame: Frame,
+        blocks: u32,
+        (bytes, budget_bytes): (u64, u64),
+    ) -> Answer {
         let host_bytes = frame.numbers[0] as usize;
         let window = frame.files.into_iter().next().ok_or_else(|| refused("the window is missing"))?;
-        let is_hidden = self.service.copies_results || !self.is_trusted();
+        let is_hidden = self.copies_results();
         let window = SharedFile::of_other(window, host_bytes, is_hidden).map_err(failed)?;
         let (memory, given) = if is_hidden {
             (FarMemory::hidden(window, blocks, bytes as usize).map_err(failed)?, None)
@@ -239,13 +247,13 @@ impl Session {
         let device = Arc::new(Device::new(flash, local, programs::built_in().into(), env));
         let number = self.number();
         let answer = Frame::new(Kind::Done, [number, bytes]).with_text(device.identity().encode());
-        self.memories.insert(number, SessionMemory { device, memory, bytes });
+        self.memories.insert(number, SessionMemory { device, memory, bytes: budget_bytes });
         Ok((answer, given.into_iter().collect()))
     }
 
-    /// A host of its own user, or the system's, may read local memory, where other things lie than its results.
-    fn is_trusted(&self) -> bool {
-        [0, rustix::process::geteuid().as_raw()].contains(&self.user)
+    /// Whether the host sees nothing of local memory. One of the drive's own user, or root's, may: its pipelines' bytes lie there too.
+    fn copies_results(&self) -> bool {
+        self.service.copies_results || ![0, rustix::process::geteuid().as_raw()].contains(&self.user)
     }
 
     fn memory(&self, number: u64) -> Result<&SessionMemory, Frame> {

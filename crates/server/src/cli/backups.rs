@@ -168,10 +168,11 @@ fn restore(from: &Destination, into: &Path, number: Option<u64>, partial: bool) 
     let depot = from.open()?;
     let name = backup::find(&*depot, number)?;
     let manifest = backup::read(&*depot, &name)?;
-    // A path that is not there is a directory, unless it looks like a file.
-    let place = match into.extension() {
-        Some(_) => Place::Drive(into.into()),
-        None => Place::at(into),
+    // A path that is not there is a directory, unless it looks like a drive's socket, with a partition or without, or like a file.
+    let place = match (Place::on_drive(into), into.extension()) {
+        (partition @ Place::Partition { .. }, _) if !into.is_dir() => partition,
+        (_, Some(_)) => Place::Drive(into.into()),
+        (_, None) => Place::at(into),
     };
     let how = if partial { Restore::Partial } else { Restore::Whole };
     let restored = restore_at(&place, &*depot, (&name, &manifest), how)?;

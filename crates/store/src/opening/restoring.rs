@@ -73,7 +73,8 @@ pub fn restore_over(
 /// Restores a backup as a new store at `place`, a directory, a file, or a partition in which no store is.
 ///
 /// # Errors
-/// As [`restore_onto`], and when the store cannot be made. There is nothing at the place then.
+/// As [`restore_onto`], and when the store cannot be made. There is nothing at the place then; a partition that was made stays, without a
+/// store, for the next attempt.
 pub fn restore_at(
     place: &Place,
     depot: &dyn Depot,
