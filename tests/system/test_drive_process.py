@@ -1,8 +1,10 @@
 """A drive that runs by itself, and servers whose stores it has: either may end at any moment."""
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -190,6 +192,25 @@ class DriveProcess(HostTest):
         self.assertEqual(server.ask("set a 0 0 1\r\nA\r\nget a\r\n"), "STORED\r\nVALUE a 0 1\r\nA\r\nEND\r\n")
         weightless = self.tapetum("drive", "--file", self.folder / "x", "--socket", self.folder / "x.sock", "--weight", "a=0")
         self.assertIn("give 1 to 1024", weightless.stderr)
+
+    def test_thousands_of_connections_stop_nobody(self):
+        path = self.drive()
+        server = self.serve("--drive", path)
+        self.assertEqual(server.ask("set a 0 0 1\r\nA\r\n"), "STORED\r\n")
+
+        def connected():
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            made.connect(str(path))
+            return made
+
+        for _ in range(10_000):
+            connected().close()
+        with contextlib.ExitStack() as held:
+            for _ in range(300):
+                held.enter_context(connected())
+            self.assertEqual(server.ask("get a\r\nset b 0 0 1\r\nB\r\n"), "VALUE a 0 1\r\nA\r\nEND\r\nSTORED\r\n")
+        other = self.serve("--drive", path / "other")
+        self.assertEqual(other.ask("get b\r\n"), "END\r\n")
 
     def test_what_cannot_be_is_said(self):
         socket = self.drive()
