@@ -12,7 +12,7 @@ pub struct Handle(pub u64);
 plain!(Handle);
 const _: () = assert!(size_of::<*const u8>() == size_of::<Handle>(), "handles are as wide as C's pointers");
 
-/// What a table holds. Handles of one kind are unknown to the tables of the others.
+/// A table holds things of one of these kinds. Its handles are unknown to the tables of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

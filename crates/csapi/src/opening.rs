@@ -56,13 +56,13 @@ impl From<FlashError> for OpenFailure {
     }
 }
 
-/// What a name stands for.
+/// A name stands for one of these.
 enum Place<'a> {
     Partition { socket: &'a Path, name: &'a str },
     File(&'a Path),
 }
 
-/// What is there, by the operating system. `None`: nothing.
+/// Asks the operating system for the kind of thing at a path. `None`: nothing is there.
 fn kind(path: &Path) -> Result<Option<FileType>, OpenFailure> {
     match path.metadata() {
         Ok(metadata) => Ok(Some(metadata.file_type())),

@@ -79,7 +79,7 @@ impl<T: Plain> In<T> {
         (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
     }
 
-    /// So many values, one behind the other. `None` if it is null.
+    /// Reads so many values, one behind the other. `None` if it is null.
     pub fn read_array(self, count: usize) -> Option<Vec<T>> {
         (0..count).map(|place| self.field::<T>(place * size_of::<T>()).read()).collect()
     }
@@ -181,7 +181,7 @@ impl HostBytes {
     }
 }
 
-/// What a caller wants back with the end of its request. Never looked at.
+/// The caller gets this back with the end of its request. The library never looks at it.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Context(*mut c_void);

@@ -19,7 +19,7 @@ use tapetum_drive::locks::whole;
 
 const QUEUED_MAX: usize = 256;
 
-/// Who hears of the end of a request.
+/// The end of a request is told to one of these.
 pub enum Notice {
     Callback(Callback, Context),
     Event(Arc<Event>, u64),

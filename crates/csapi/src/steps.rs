@@ -14,7 +14,7 @@ use tapetum_drive::{Execution, LocalRange, ProgramId, Stage};
 /// Bytes of device memory for the stages and parameters of one command.
 pub const SCRATCH_BYTES: usize = 32 << 10;
 
-/// What requests are checked against.
+/// Requests are checked against these limits.
 #[derive(Clone, Copy)]
 pub struct Limits {
     pub sector_bytes: u32,

@@ -49,7 +49,7 @@ pub extern "C" fn csQueueComputeRequest(
     guarded(|| LIBRARY.start(vec![Request::read_compute(given)?], &told))
 }
 
-/// What has begun ends by itself, and soon.
+/// The library aborts nothing: a request that has begun ends by itself, and soon.
 #[unsafe(no_mangle)]
 pub extern "C" fn csAbortRequest(_request: Handle) -> CsStatus {
     CsStatus::Unsupported

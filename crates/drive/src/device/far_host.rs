@@ -85,7 +85,7 @@ pub(crate) struct FarPair {
     pub share: Option<Arc<Share>>,
 }
 
-/// The wishes of a queue pair.
+/// Options of a queue pair.
 #[derive(Clone, Copy)]
 pub(crate) struct FarShape {
     pub depth: u32,

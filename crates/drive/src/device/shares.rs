@@ -43,7 +43,7 @@ struct HostShare {
     weight: u64,
     virtual_time: AtomicU64,
     on_their_way: AtomicU32,
-    /// When its thread last asked.
+    /// The time at which its thread was last at work.
     seen_us: AtomicU64,
     /// When it was last told to wait; 0: it is not waiting.
     waits_us: AtomicU64,
@@ -151,7 +151,7 @@ impl Share {
         self.host.virtual_time.fetch_add(cost * VIRTUAL / self.host.weight, Ordering::Relaxed);
     }
 
-    /// So many have ended. Those who wait look again.
+    /// Commands of this number have ended. Hosts that wait look again.
     pub fn end(&self, count: u32) {
         self.host.on_their_way.fetch_sub(count, Ordering::Relaxed);
         if self.is_shared() {
@@ -205,7 +205,7 @@ mod tests {
             Loaded { shares, clock, on_their_way: VecDeque::new() }
         }
 
-        /// So many commands end; each host has as many on their way or waiting as it wants. Returns how many of each ended.
+        /// Commands of this number end; each host has as many on their way or waiting as it wants. Returns how many of each ended.
         fn run(&mut self, wants: &[usize], ends: usize) -> Vec<usize> {
             let mut ended = vec![0; self.shares.len()];
             for number in 0..ends {

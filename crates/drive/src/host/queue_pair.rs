@@ -144,8 +144,8 @@ impl QueuePair {
         QueuePair { controller, leases, ended: Vec::new(), written: Vec::new(), drive, memory, counters }
     }
 
-    /// Takes a command and its lease; never blocks, but for a drive in another process that is behind by more than a ring. An invalid command ends with a completion that says so; so does one with a range that
-    /// does not lie wholly inside one buffer, part or sealed range of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)).
+    /// Takes a command and its lease; never blocks, but for a drive in another process that is behind by more than a ring. An invalid command
+    /// ends with a completion that says so; so does one with a range that does not lie wholly inside one buffer, part or sealed range of the lease ([`Status::OutsideLease`](crate::Status::OutsideLease)).
     /// Flash commands start at the next `poll` or `wait`, and programs run in `poll`.
     ///
     /// # Errors

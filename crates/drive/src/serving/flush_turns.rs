@@ -140,7 +140,7 @@ impl FlashQueue for TurnedQueue {
             let Some(tag) = self.flushing else { return };
             let Some(ended) = completions[first..].iter_mut().find(|completion| completion.tag == tag) else { return };
             self.end_flush(ended);
-            // The next one may end at once; and no descriptor tells of a flush that was submitted and not polled.
+            // The next one may end at once. A flush that was submitted and not polled raises no event.
             first = completions.len();
             self.start_flush();
         }

@@ -41,7 +41,7 @@ pub struct DriveArguments {
     /// Stores by their partitions, and their weights, by which the drive is divided while it is loaded: NAME=WEIGHT, 1 to 1024, with commas between; others have 1
     #[arg(long, value_name = "WEIGHTS", value_delimiter = ',', value_parser = weight_of_partition)]
     weight: Vec<(String, u32)>,
-    /// It is loaded while so many commands are on their way
+    /// Commands on their way, of all stores, from which on the drive counts as loaded
     #[arg(long, value_name = "N", default_value_t = COMMANDS_AT_ONCE, value_parser = clap::value_parser!(u32).range(1..=65536))]
     commands: u32,
 }
