@@ -104,6 +104,14 @@ pub const FAILED: &[FailedRun] = &[
         backups: false,
         what: "a page that was changed while its image was on its way waited for another second",
     },
+    FailedRun {
+        seed: 3_821_570_085,
+        operations: 4000,
+        troubles: 1,
+        load: Some(Load::Brim),
+        backups: false,
+        what: "an ordered keyspace whose free slots were all reserved asked for no extents, and a freeze kept them",
+    },
 ];
 
 impl FailedRun {

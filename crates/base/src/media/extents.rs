@@ -192,6 +192,11 @@ impl Extents {
         ExtentOwner::ALL.into_iter().any(|owner| self.refused[owner as usize] > self.room_of(owner))
     }
 
+    /// Notes that an owner lacks extents for which it has not asked: it refuses those who would need them.
+    pub fn note_lack(&mut self, owner: ExtentOwner, count: u32) {
+        self.refused[owner as usize] = self.refused[owner as usize].max(count);
+    }
+
     /// Forgets who was refused. Whoever still wants extents asks again.
     pub fn forget_refusals(&mut self) {
         self.refused = Default::default();

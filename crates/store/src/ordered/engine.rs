@@ -171,9 +171,13 @@ impl OrderedEngine {
     pub fn tended(&self, slots: &KeyspaceSlots) {
         let nodes = slots.nodes();
         // A group takes neighbouring extents. Among the last few free extents there may be none.
-        let few_left =
-            || lock(&self.base.extents).room_of(ExtentOwner::Slots) < NEIGHBOURS_FREE * nodes.options().group_extents;
+        let enough = NEIGHBOURS_FREE * nodes.options().group_extents;
+        let few_left = || lock(&self.base.extents).room_of(ExtentOwner::Slots) < enough;
         let is_full = nodes.has_none() && (few_left() || !nodes.finds_extents(&self.base.extents));
+        if is_full {
+            // Free slots may all be reserved: then the search asked for no extents.
+            lock(&self.base.extents).note_lack(ExtentOwner::Slots, enough);
+        }
         if let Some(tree) = self.tree_if_there(slots.keyspace()) {
             tree.is_full.store(is_full, Ordering::Relaxed);
         }
