@@ -6,6 +6,7 @@
     trainer   a trainer takes small pictures at a GPU's rate: wall time, and the host's CPU with the drive on a thread of its own
     sizes     JPEG files of 64 KiB to 1 MiB decoded: read and decoded on the host, and through the drive
     weights   two trainings with different pipelines on one drive: what each gets of its units' time, against its weight
+    sides     files, stages and a training over a drive in a process of its own: what the drive and the host take, by the drive and by the host
 
 Each contender is a process on one core, which loads an epoch in its turn and waits otherwise; all draw the same crops. A figure is CPU time of
 the process with all its threads and children; a ratio is taken round by round. What rows found is left as one JSON, by row.
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import crops  # noqa: E402
 import pictures  # noqa: E402
+import sides  # noqa: E402
 import tapetum  # noqa: E402
 import weights  # noqa: E402
 from found import Found  # noqa: E402
@@ -258,25 +260,30 @@ def trainer_row(given, of, pipeline):
     return found
 
 
+def files_of_sizes(given):
+    """JPEG files of the largest photograph, by the names of their sizes."""
+    source = max(pictures.photographs(given.photographs).values(), key=lambda photograph: photograph.width * photograph.height)
+    sizes = (64,) if given.smoke else (64, 128, 256, 512, 1024)
+    return {f"{size} KiB": file_of(source, size << 10) for size in sizes}
+
+
 def sizes_row(given, folder):
     """Table 1: the host reads a file out of the store and decodes it, or the drive decodes it and the host reads pixels."""
-    source = max(pictures.photographs(given.photographs).values(), key=lambda photograph: photograph.width * photograph.height)
     columns = ["file", "µs, the host decodes", "µs, the drive decodes", "bytes across, the file", "bytes across, its pixels"]
     found = Found("single pictures decoded on the host and at the drive", columns)
     pipeline = tapetum.Pipeline("jpeg_decode")
     with tapetum.open(folder / "store-sizes", capacity=128 << 20) as store:
         keyspace = store.keyspace("images", create=True)
-        for size in (64, 128, 256, 512, 1024) if not given.smoke else (64,):
-            file = file_of(source, size << 10)
-            keyspace.put(f"{size}", file)
+        for size, file in files_of_sizes(given).items():
+            keyspace.put(size, file)
             took = {"host": [], "drive": []}
             for _ in range(given.rounds * 3):
-                for path, work in (("host", lambda: tapetum.apply(pipeline, keyspace.get(f"{size}"))), ("drive", lambda: tapetum.run(pipeline, keyspace, f"{size}"))):
+                for path, work in (("host", lambda: tapetum.apply(pipeline, keyspace.get(size))), ("drive", lambda: tapetum.run(pipeline, keyspace, size))):
                     began = time.perf_counter()
                     made = work()
                     took[path].append((time.perf_counter() - began) * 1e6)
-            found.line(f"{size} KiB, {made.shape[1]}×{made.shape[0]}", took["host"], took["drive"], len(file), made.nbytes)
-            found.hold(f"{size} KiB: the drive's time ÷ the host's", [drive / host for drive, host in zip(took["drive"], took["host"])])
+            found.line(f"{size}, {made.shape[1]}×{made.shape[0]}", took["host"], took["drive"], len(file), made.nbytes)
+            found.hold(f"{size}: the drive's time ÷ the host's", [drive / host for drive, host in zip(took["drive"], took["host"])])
     return found
 
 
@@ -298,7 +305,7 @@ def file_of(photograph, wanted_bytes):
 
 def options():
     parsed = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parsed.add_argument("--rows", default="small,large,stages,trainer,sizes,weights")
+    parsed.add_argument("--rows", default="small,large,stages,trainer,sizes,weights,sides")
     parsed.add_argument("--contenders", help="those beside tapetum; all that are installed if it is left out")
     parsed.add_argument("--rounds", type=int, default=7)
     parsed.add_argument("--pictures", type=int, default=512)
@@ -306,6 +313,7 @@ def options():
     parsed.add_argument("--seed", type=int, default=5)
     parsed.add_argument("--rates", default="400,800,1600", help="pictures a second that the trainer takes")
     parsed.add_argument("--photographs", action="append", metavar="DIR", help=f"{BACKGROUNDS} if it is there, or those of scikit-image")
+    parsed.add_argument("--server", default="tapetum", help="the command whose drive the row sides starts")
     parsed.add_argument("--smoke", action="store_true", help="as small as can be: that it ends")
     parsed.add_argument("--out", type=Path, default=Path("images.json"))
     return parsed
@@ -321,7 +329,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=given.out.parent) as folder:
         folder = Path(folder)
         rows = given.rows.split(",")
-        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "stages", "trainer", "weights"} & set(rows) else None
+        small = Set(given, folder, (500, 375), SMALL_BYTES) if {"small", "stages", "trainer", "weights", "sides"} & set(rows) else None
         for row in rows:
             plain = PIPELINE.format("")
             if row == "small":
@@ -337,8 +345,10 @@ def main():
                 found[row] = sizes_row(given, folder)
             elif row == "weights":
                 found[row] = weights.row(given, small)
+            elif row == "sides":
+                found[row] = sides.row(given, small, folder, files_of_sizes(given))
             else:
-                raise SystemExit(f"there is no row {row}: say small, large, stages, trainer, sizes, weights")
+                raise SystemExit(f"there is no row {row}: say small, large, stages, trainer, sizes, weights, sides")
     given.out.write_text(json.dumps({row: vars(of) for row, of in found.items()}))
 
 

@@ -82,7 +82,7 @@ By option, on nightly:
   fuzz               every target in turn   [--runs 3000000] [--only NAME]
   fuzz-corpus        what was found, as few inputs as reach the same code, into fuzz/corpus   [--only NAME]
 Figures (release build; see docs/BENCHMARKS.md):
-  figures NAME       console | drive-process-link | flash-reads | memory-peak | growth-latency | restart | warm; all: these
+  figures NAME       console | drive-process-link | drive-process-work | flash-reads | memory-peak | growth-latency | restart | warm; all: these
                      index-scale | ordered-operations | ordered-space | overwrites: alone, they take longer
 Packages (see docs/OPERATING.md; into target/packages):
   package            [deb|static|image|wheel]... of one static binary; all, if none is named
@@ -95,7 +95,7 @@ Beside the rivals and the disk's limit, in turns (see docs/BENCHMARKS.md; --cont
                      trees: another tree, by --other DIR
   bench keep ROW     takes what the row left in the target folder into docs/figures   [--as NAME]
   bench report       makes the tables and pictures of docs/BENCHMARKS.md of what is kept
-  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,stages,trainer,sizes,weights --contenders a,b --size smallest
+  bench-python images  pictures loaded for training, beside loaders of Python: --rows small,large,stages,trainer,sizes,weights,sides --contenders a,b --size smallest
                      --rivals all (torch, DALI: gigabytes)
 
 Side by side:

@@ -140,7 +140,13 @@ pub fn build_python_library() -> Result<PathBuf, Failure> {
 
 /// Builds `tapetum`. Returns its path.
 pub fn build_server(profile: Profile) -> Result<PathBuf, Failure> {
+    build_server_with(profile, &[])
+}
+
+/// With features beside the default ones.
+pub fn build_server_with(profile: Profile, features: &[&str]) -> Result<PathBuf, Failure> {
     let mut cargo = cargo(&["build", "--quiet", "--locked", "--package", "tapetum-server"]);
+    cargo.args(["--features", &features.join(",")]);
     let folder = match profile {
         Profile::Test => "debug",
         Profile::Release => {

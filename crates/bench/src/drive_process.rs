@@ -13,6 +13,9 @@ use crate::server::die_with_parent;
 /// How long it may take to open its file.
 const START_MAX: Duration = Duration::from_secs(60);
 
+/// Room beside a partition for the table of partitions, and for alignment.
+pub const TABLE_BYTES: u64 = 16 << 20;
+
 pub struct DriveProcess {
     child: Child,
     socket: PathBuf,

@@ -38,6 +38,11 @@ impl EdgeSet {
         Ok(EdgeSet { edges })
     }
 
+    /// Those of the first so many items.
+    pub fn first(edges: u64) -> EdgeSet {
+        EdgeSet { edges }
+    }
+
     pub fn sampling(self) -> Sampling {
         if self.edges <= EXACT_EDGES_MAX { Sampling::Exact } else { Sampling::Samples(SAMPLES) }
     }

@@ -7,11 +7,14 @@ use crate::arguments::Arguments;
 use crate::results::outcome::{Outcome, Reach};
 use crate::results::spread::Spread;
 use crate::row::Missed;
+use crate::workspace::Profile;
 use crate::{Failure, python, workspace};
 
 /// Results of the rows. python/bench/images.py names the rows without the prefix.
-const RESULTS: [&str; 6] =
-    ["images-small", "images-large", "images-stages", "images-trainer", "images-sizes", "images-weights"];
+const RESULTS: [&str; 7] =
+    ["images-small", "images-large", "images-stages", "images-trainer", "images-sizes", "images-weights", SIDES];
+/// The row with a drive in a process of its own, which decodes pictures.
+const SIDES: &str = "images-sides";
 const PREFIX: &str = "images-";
 /// Options of python/bench/images.py.
 const OPTIONS: [&str; 7] = ["contenders", "rounds", "pictures", "core", "seed", "rates", "photographs"];
@@ -35,7 +38,12 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
         "all" => "python/bench/rivals.txt",
         other => return Err(format!("--rivals takes few or all, not {other}").into()),
     };
+    let server = arguments.server();
     arguments.finish()?;
+    if results.contains(&SIDES) {
+        let built = || workspace::build_server_with(Profile::Release, &["images"]);
+        options.push(format!("--server={}", server.map_or_else(built, Ok)?.display()));
+    }
     let python = python::bench_interpreter(requirements)?;
     std::fs::create_dir_all(arguments.results())?;
     let mut missed = Vec::new();
@@ -63,7 +71,8 @@ pub fn run(name: &str, arguments: &Arguments) -> Result<(), Failure> {
 /// Results of the rows that `--rows` names.
 fn results_of(names: &str) -> Result<Vec<&'static str>, Failure> {
     let result = |name: &str| {
-        let unknown = || format!("--rows takes small, large, stages, trainer, sizes and weights, not {name}").into();
+        let unknown =
+            || format!("--rows takes small, large, stages, trainer, sizes, weights and sides, not {name}").into();
         RESULTS.into_iter().find(|result| result[PREFIX.len()..] == *name).ok_or_else(unknown)
     };
     names.split(',').map(result).collect()

@@ -2,20 +2,21 @@
 //! them. On the drive's path one command reads and compresses, and only the result crosses.
 //!
 //! One item after the other, on one thread. In process, the drive has no processor of its own: its programs run on the polling thread, and
-//! their CPU time counts as the drive's; all other CPU time counts as the host's.
+//! their CPU time counts as the drive's; all other CPU time counts as the host's. With `--drive process` it is a process, as the kernel counts it.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tapetum_bench::drive_process::{DriveProcess, TABLE_BYTES};
 use tapetum_bench::kernels::{self, Metered, program_named};
-use tapetum_bench::process::thread_cpu_ns;
+use tapetum_bench::process::{Usage, thread_cpu_ns};
 use tapetum_bench::random::Random;
 use tapetum_bench::workload::Values;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, MemoryAddress, Operation,
-    Program, ProgramId, Purpose, QueuePair, Returned, Stage, programs,
+    Command, Completion, Drive, Env, Execution, FileFlash, Flash, IoEngine, LocalBuffer, LocalRange, MemoryAddress,
+    Operation, Program, ProgramId, Purpose, QueuePair, Returned, Stage, programs,
 };
 use tapetum_kernels::snappy;
 
@@ -43,12 +44,28 @@ struct ItemCost {
     across_bytes: f64,
 }
 
+/// Who counts the drive's CPU time.
+enum DriveCpu {
+    /// Its programs run on the thread of the host.
+    Metered(Arc<AtomicU64>),
+    Process(DriveProcess),
+}
+
+impl DriveCpu {
+    fn ns(&self) -> Result<u64, Failure> {
+        match self {
+            DriveCpu::Metered(cpu_ns) => Ok(cpu_ns.load(Ordering::Relaxed)),
+            DriveCpu::Process(process) => Ok(1000 * Usage::of(&[process.process()])?.cpu_us),
+        }
+    }
+}
+
 struct TableBench {
     // First, so that it is dropped before the buffer that its commands name.
     pair: QueuePair,
     drive: Drive,
     snappy: ProgramId,
-    drive_cpu_ns: Arc<AtomicU64>,
+    drive_cpu: DriveCpu,
     /// An item, its result, and the list of stages, one behind the other.
     memory: LocalBuffer,
     result_bytes: usize,
@@ -61,14 +78,26 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let data_bytes = arguments.size("data", 64 << 20)?.max(ITEM_BYTES_MAX as u64);
     let random_percent = arguments.number("random-percent", 50)?;
     let rounds = arguments.number("rounds", 5)?;
+    let is_process = match arguments.text("drive").unwrap_or("here") {
+        "here" => false,
+        "process" => true,
+        other => return Err(format!("--drive takes here or process, not {other}").into()),
+    };
+    let binary = arguments.server();
     arguments.finish()?;
     let scratch = Scratch::new("bench-snappy")?;
-    let mut bench = TableBench::new(scratch.folder(), data_bytes)?;
+    let (row, mut bench) = match is_process {
+        false => ("snappy-table", TableBench::here(scratch.folder(), data_bytes)?),
+        true => {
+            let binary = arguments.measured_server(binary)?;
+            ("snappy-table-process", TableBench::of_process(&binary, scratch.folder(), data_bytes)?)
+        }
+    };
     let about = format!(
         "Snappy over {} MiB of items on flash, of which {random_percent} % does not compress, one at a time",
         data_bytes >> 20
     );
-    let mut outcome = Outcome::new(arguments, "snappy-table", about);
+    let mut outcome = Outcome::new(arguments, row, about);
     outcome.columns(&["item, path", "µs", "CPU µs, host", "CPU µs, drive", "bytes across"]);
     let mut across = None;
     for item_bytes in ITEM_BYTES {
@@ -104,17 +133,31 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 impl TableBench {
-    fn new(folder: &Path, data_bytes: u64) -> Result<TableBench, Failure> {
+    fn here(folder: &Path, data_bytes: u64) -> Result<TableBench, Failure> {
         let flash = FileFlash::create(&folder.join("flash"), data_bytes, IoEngine::Auto, &Env::system())?;
-        let drive_cpu_ns = Arc::new(AtomicU64::new(0));
-        let metered = |program| Box::new(Metered { program, cpu_ns: drive_cpu_ns.clone() }) as Box<dyn Program>;
+        let cpu_ns = Arc::new(AtomicU64::new(0));
+        let metered = |program| Box::new(Metered { program, cpu_ns: cpu_ns.clone() }) as Box<dyn Program>;
         let programs = programs::built_in().into_iter().map(metered).collect();
-        let drive = kernels::drive(Arc::new(flash), LOCAL_BYTES, programs)?;
+        TableBench::over(Arc::new(flash), programs, DriveCpu::Metered(cpu_ns.clone()))
+    }
+
+    fn of_process(binary: &Path, folder: &Path, data_bytes: u64) -> Result<TableBench, Failure> {
+        let process = DriveProcess::start(binary, folder, data_bytes + TABLE_BYTES, &[])?;
+        let flash = process.attach("default", data_bytes)?;
+        TableBench::over(flash, Vec::new(), DriveCpu::Process(process))
+    }
+
+    fn over(
+        flash: Arc<dyn Flash>,
+        programs: Vec<Box<dyn Program>>,
+        drive_cpu: DriveCpu,
+    ) -> Result<TableBench, Failure> {
+        let drive = kernels::drive(flash, LOCAL_BYTES, programs)?;
         let result_bytes = snappy::compressed_bytes_max(ITEM_BYTES_MAX).next_multiple_of(LIST_ALIGNMENT);
         Ok(TableBench {
             pair: drive.queue_pair_of_one_thread(1)?,
             snappy: program_named(&drive, "snappy-compress")?,
-            drive_cpu_ns,
+            drive_cpu,
             memory: drive.local().allocate(LOCAL_BYTES).ok_or("the bench's drive has too little local memory")?,
             result_bytes,
             raw: Vec::with_capacity(ITEM_BYTES_MAX),
@@ -166,17 +209,18 @@ impl TableBench {
     fn measure(&mut self, path: CompressPath, item_bytes: usize, items: u64) -> Result<ItemCost, Failure> {
         let across_before = self.drive.counters().local_to_host_bytes;
         let (begun, cpu_before_ns) = (Instant::now(), thread_cpu_ns());
-        let drive_before_ns = self.drive_cpu_ns.load(Ordering::Relaxed);
+        let drive_before_ns = self.drive_cpu.ns()?;
         for place in 0..items {
             path(self, place * item_bytes as u64, item_bytes)?;
         }
         let cpu_ns = thread_cpu_ns() - cpu_before_ns;
-        let drive_cpu_ns = self.drive_cpu_ns.load(Ordering::Relaxed) - drive_before_ns;
+        let drive_cpu_ns = self.drive_cpu.ns()? - drive_before_ns;
+        let of_thread_ns = if let DriveCpu::Metered(_) = self.drive_cpu { drive_cpu_ns } else { 0 };
         let across_bytes = self.drive.counters().local_to_host_bytes - across_before;
         let each = |amount: f64| amount / items as f64;
         Ok(ItemCost {
             elapsed_us: each(begun.elapsed().as_nanos() as f64 / 1e3),
-            host_cpu_us: each((cpu_ns - drive_cpu_ns) as f64 / 1e3),
+            host_cpu_us: each((cpu_ns - of_thread_ns) as f64 / 1e3),
             drive_cpu_us: each(drive_cpu_ns as f64 / 1e3),
             across_bytes: each(across_bytes as f64),
         })

@@ -4,6 +4,7 @@
 mod console;
 mod crossing;
 mod drive_process;
+mod drive_process_work;
 mod embedded;
 mod flash_reads;
 mod growth_latency;
@@ -23,10 +24,11 @@ use crate::workspace::{self, Scratch};
 use tapetum_bench::server::{Server, ServerOptions};
 
 /// Those that take a few minutes at most: `all` makes them.
-pub const SHORT: [Row; 8] = [
+pub const SHORT: [Row; 9] = [
     Row::new("console", console::run, "--seconds 1"),
     Row::new("crossing", crossing::run, "--items 500 --capacity 256MiB --memory 64MiB"),
     Row::new("drive-process-link", drive_process::run, "--rounds 1 --milliseconds 30"),
+    Row::new("drive-process-work", drive_process_work::run, "--items 2000 --files 100 --rounds 1"),
     Row::new("flash-reads", flash_reads::run, "--items 2000 --gets 2000"),
     Row::new("memory-peak", memory_peak::run, "--write 64MiB"),
     Row::new("growth-latency", growth_latency::run, "--items 5000 --seconds 1 --capacity 256MiB --memory 64MiB"),

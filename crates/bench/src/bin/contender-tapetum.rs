@@ -17,7 +17,7 @@ use tapetum::{KeyspaceHandle, KeyspaceKind, QuerySide, StoreOptions, Sync, Write
 use tapetum_bench::Failure;
 use tapetum_bench::blocking::{self, Client};
 use tapetum_bench::contend::{Contender, contend};
-use tapetum_bench::drive_process::DriveProcess;
+use tapetum_bench::drive_process::{DriveProcess, TABLE_BYTES};
 use tapetum_bench::embedded::{
     Answer, DriveShape, Pipe, create_as, create_over, keep_full, open_as, open_over, ordered_options, settle, usable,
 };
@@ -31,9 +31,6 @@ use tapetum_drive::Flash;
 
 /// For shorter waits until the next operation is due, sleeping is not worth it.
 const SPIN_MAX: Duration = Duration::from_micros(100);
-
-/// Room for the table of partitions, and for alignment.
-const TABLE_BYTES: u64 = 16 << 20;
 
 /// The name of the ordered keyspace with the items.
 const ORDERED: &str = "ordered";
