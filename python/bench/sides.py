@@ -114,7 +114,7 @@ def stages(found, store, images, rounds, seed):
                 tapetum.apply(pipeline, keyspace.get(images.key(item)), seed=seed, item=item)
             return len(images)
 
-        both(found, store, rounds, f"small pictures: {' | '.join(STAGES[:count])}", (by_drive, by_host))
+        both(found, store, rounds, f"small pictures: {', '.join(STAGES[:count])}", (by_drive, by_host))
 
 
 def training(found, store, images, rounds, batch, rates, seed):

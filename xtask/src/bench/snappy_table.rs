@@ -15,8 +15,8 @@ use tapetum_bench::process::{Usage, thread_cpu_ns};
 use tapetum_bench::random::Random;
 use tapetum_bench::workload::Values;
 use tapetum_drive::{
-    Command, Completion, Drive, Env, Execution, FileFlash, Flash, IoEngine, LocalBuffer, LocalRange, MemoryAddress,
-    Operation, Program, ProgramId, Purpose, QueuePair, Returned, Stage, programs,
+    Command, Completion, Drive, Env, Execution, FileFlash, IoEngine, LocalBuffer, LocalRange, MemoryAddress, Operation,
+    Program, ProgramId, Purpose, QueuePair, Returned, Stage, programs,
 };
 use tapetum_kernels::snappy;
 
@@ -138,21 +138,16 @@ impl TableBench {
         let cpu_ns = Arc::new(AtomicU64::new(0));
         let metered = |program| Box::new(Metered { program, cpu_ns: cpu_ns.clone() }) as Box<dyn Program>;
         let programs = programs::built_in().into_iter().map(metered).collect();
-        TableBench::over(Arc::new(flash), programs, DriveCpu::Metered(cpu_ns.clone()))
+        TableBench::over(kernels::drive(Arc::new(flash), LOCAL_BYTES, programs)?, DriveCpu::Metered(cpu_ns.clone()))
     }
 
     fn of_process(binary: &Path, folder: &Path, data_bytes: u64) -> Result<TableBench, Failure> {
         let process = DriveProcess::start(binary, folder, data_bytes + TABLE_BYTES, &[])?;
         let flash = process.attach("default", data_bytes)?;
-        TableBench::over(flash, Vec::new(), DriveCpu::Process(process))
+        TableBench::over(Drive::over(flash, LOCAL_BYTES, Vec::new(), Env::system())?, DriveCpu::Process(process))
     }
 
-    fn over(
-        flash: Arc<dyn Flash>,
-        programs: Vec<Box<dyn Program>>,
-        drive_cpu: DriveCpu,
-    ) -> Result<TableBench, Failure> {
-        let drive = kernels::drive(flash, LOCAL_BYTES, programs)?;
+    fn over(drive: Drive, drive_cpu: DriveCpu) -> Result<TableBench, Failure> {
         let result_bytes = snappy::compressed_bytes_max(ITEM_BYTES_MAX).next_multiple_of(LIST_ALIGNMENT);
         Ok(TableBench {
             pair: drive.queue_pair_of_one_thread(1)?,
