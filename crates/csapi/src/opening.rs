@@ -38,7 +38,7 @@ impl From<FlashError> for OpenFailure {
     fn from(error: FlashError) -> OpenFailure {
         let status = match &error {
             FlashError::NotFound { .. } => CsStatus::NoSuchEntityExists,
-            FlashError::AlreadyExists { .. } => CsStatus::InvalidArg,
+            FlashError::AlreadyExists { .. } | FlashError::Set { .. } => CsStatus::InvalidArg,
             FlashError::Locked { .. } | FlashError::DeviceBusy { .. } | FlashError::Held { .. } => {
                 CsStatus::HandleInUse
             }

@@ -71,11 +71,11 @@ pub(crate) fn is_readable_within(fd: RawFd, timeout: Option<Duration>) -> bool {
     entry.revents != 0
 }
 
-/// A descriptor that is readable while one of two is.
-pub(crate) struct EventPair(OwnedFd);
+/// A descriptor that is readable while one of several is.
+pub(crate) struct EventSet(OwnedFd);
 
-impl EventPair {
-    pub fn new(fds: [RawFd; 2]) -> io::Result<EventPair> {
+impl EventSet {
+    pub fn new(fds: &[RawFd]) -> io::Result<EventSet> {
         // SAFETY: takes no pointers.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if epoll < 0 {
@@ -83,18 +83,18 @@ impl EventPair {
         }
         // SAFETY: the descriptor was just made and nobody else has it.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        for fd in fds {
+        for &fd in fds {
             let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
             // SAFETY: the pointer is to a live event.
             if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
                 return Err(io::Error::last_os_error());
             }
         }
-        Ok(EventPair(epoll))
+        Ok(EventSet(epoll))
     }
 }
 
-impl AsRawFd for EventPair {
+impl AsRawFd for EventSet {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -22,7 +22,7 @@ use super::compute::ControllerCompute;
 use super::engine::shared::EngineClient;
 use super::flash_share::FlashShare;
 use crate::counters::QueueCounters;
-use crate::event::EventPair;
+use crate::event::EventSet;
 use crate::flash::FlashQueue;
 use crate::memory::HostRegion;
 use crate::protocol::{Command, Completion, Execution, LeasedRanges, LocalRange, Opcode, Operation, Purpose, Status};
@@ -68,7 +68,7 @@ pub(crate) struct Controller {
     /// Flash commands of the pipelines that the polling thread runs.
     share: FlashShare,
     /// Readable for completions of flash and for pipelines that ended on the drive's units. `None` without units.
-    both_events: Option<EventPair>,
+    both_events: Option<EventSet>,
     device: Arc<Device>,
     counters: Arc<QueueCounters>,
     /// The host's memory, if it has a region. The drive only reads it.
@@ -105,7 +105,7 @@ impl Controller {
     ) -> io::Result<Controller> {
         let client = device.shared_engine()?.map(EngineClient::join).transpose()?;
         let both_events = match (&client, queue.event_fd()) {
-            (Some(client), Some(flash)) => Some(EventPair::new([flash, client.event_fd()])?),
+            (Some(client), Some(flash)) => Some(EventSet::new(&[flash, client.event_fd()])?),
             _ => None,
         };
         Ok(Controller {

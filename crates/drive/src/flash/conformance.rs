@@ -13,6 +13,7 @@ use super::faulty::FaultyFlash;
 use super::file::{FileFlash, IoEngine};
 use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
+use super::set::{SetFlash, SetMember};
 use super::test_path::TestPath;
 use crate::env::Env;
 use crate::host::testing::{finish, run, run_with, submit};
@@ -408,6 +409,25 @@ fn exchange(
     let mut completions: Vec<_> = encoded.iter().map(|bytes| Completion::decode(bytes).unwrap()).collect();
     completions.sort_by_key(|completion| completion.tag);
     completions
+}
+
+/// Members whose ends cut blocks in two.
+fn set_of(members: [Arc<dyn Flash>; 3]) -> Backend {
+    let used = [(1 << 20) + 512, (1 << 20) + 1024];
+    let used = [used[0], used[1], CAPACITY_BYTES - used[0] - used[1]];
+    let heads = [0, 4096, 512];
+    let member = |((flash, head_bytes), used_bytes)| SetMember { flash, head_bytes, used_bytes };
+    (Arc::new(SetFlash::new(members.into_iter().zip(heads).zip(used).map(member).collect())), None)
+}
+
+#[test]
+fn a_set_of_members() {
+    check(set_of([(); 3].map(|()| Arc::new(MemoryFlash::new(CAPACITY_BYTES)) as Arc<dyn Flash>)));
+    check(set_of([1, 2, 3].map(|seed| Arc::new(FaultyFlash::new(CAPACITY_BYTES, seed)) as Arc<dyn Flash>)));
+    let files = [IoEngine::Auto, IoEngine::Blocking, IoEngine::Auto].map(|engine| file(TestPath::new(), engine));
+    if files.iter().all(|(flash, _)| flash.sector_bytes() == 512) {
+        check(set_of(files.each_ref().map(|(flash, _)| flash.clone())));
+    }
 }
 
 #[test]

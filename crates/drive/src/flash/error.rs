@@ -40,6 +40,10 @@ pub enum FlashError {
     },
     /// It was opened read-only.
     ReadOnly,
+    /// A set of several members, which keeps its size.
+    Set {
+        place: String,
+    },
     /// Blocks of the file are not allocated, and the file system has none left for them.
     NotReserved {
         path: PathBuf,
@@ -115,6 +119,12 @@ impl fmt::Display for FlashError {
                 Size(*limit_bytes)
             ),
             FlashError::ReadOnly => write!(f, "the drive was opened to read: open it for writing to change it"),
+            FlashError::Set { place } => {
+                write!(
+                    f,
+                    "{place} are the members of one store, which keeps its size: make a larger one, and copy its items there"
+                )
+            }
             FlashError::NotReserved { path, missing_bytes, free_bytes } => {
                 let (path, missing) = (path.display(), Size(*missing_bytes));
                 let room = free_bytes.map_or(String::new(), |bytes| format!(" (it has {} free)", Size(bytes)));

@@ -14,8 +14,10 @@ pub mod faulty;
 pub mod file;
 pub mod memory;
 pub mod overlay;
+mod parts;
 mod reserve;
 mod ring_event;
+pub mod set;
 #[cfg(test)]
 pub(crate) mod test_path;
 mod uring;
@@ -94,6 +96,11 @@ pub trait Flash: Send + Sync {
 
     /// One line for the log: what it is and how it moves bytes.
     fn describe(&self) -> String;
+
+    /// Where each member of a set begins, the first at 0: a flash by itself is its only member.
+    fn member_starts(&self) -> Vec<u64> {
+        vec![0]
+    }
 
     /// Its name for error messages: the path of a file.
     fn place(&self) -> String {

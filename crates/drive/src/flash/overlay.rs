@@ -17,6 +17,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use super::parts::Parts;
 use super::{Flash, FlashError, FlashQueue};
 use crate::locks::whole;
 use crate::memory::{LocalMemory, PairMemory};
@@ -109,6 +110,10 @@ impl Flash for OverlayFlash {
         self.base.sector_bytes()
     }
 
+    fn member_starts(&self) -> Vec<u64> {
+        self.base.member_starts()
+    }
+
     fn describe(&self) -> String {
         format!("{}, to read", self.base.describe())
     }
@@ -127,21 +132,15 @@ struct OverlayQueue {
     base: Box<dyn FlashQueue>,
     written: Arc<Written>,
     memory: PairMemory,
-    /// Reads of which parts come from below, by tag. The queue pair gives a tag to one command at a time.
-    split: BTreeMap<u64, SplitRead>,
+    /// Reads of which parts come from below.
+    split: Parts,
     done: Vec<Completion>,
-}
-
-struct SplitRead {
-    parts_left: usize,
-    /// The first part that failed, or success so far.
-    ended: Completion,
 }
 
 impl OverlayQueue {
     fn over(base: Box<dyn FlashQueue>, written: &Arc<Written>, memory: &PairMemory) -> Box<dyn FlashQueue> {
         let (written, memory) = (written.clone(), memory.clone());
-        Box::new(OverlayQueue { base, written, memory, split: BTreeMap::new(), done: Vec::new() })
+        Box::new(OverlayQueue { base, written, memory, split: Parts::default(), done: Vec::new() })
     }
 
     /// # Safety
@@ -173,10 +172,9 @@ impl OverlayQueue {
             from = number + 1;
         }
         read_below(from, numbers.end);
-        let ended = Completion::success(command.tag);
         match parts {
-            0 => self.done.push(ended),
-            _ => drop(self.split.insert(command.tag, SplitRead { parts_left: parts, ended })),
+            0 => self.done.push(Completion::success(command.tag)),
+            _ => self.split.begin(command.tag, parts),
         }
     }
 
@@ -190,31 +188,6 @@ impl OverlayQueue {
             true => Completion::success(tag),
             false => Completion::failed(tag, libc::ENOSPC),
         }
-    }
-
-    /// Removes completions of parts from those from `first` on, except the last part of each command.
-    fn join(&mut self, completions: &mut Vec<Completion>, first: usize) {
-        if self.split.is_empty() {
-            return;
-        }
-        let mut kept = first;
-        for place in first..completions.len() {
-            let mut completion = completions[place];
-            if let Some(split) = self.split.get_mut(&completion.tag) {
-                if split.ended.is_success() {
-                    split.ended = completion;
-                }
-                split.parts_left -= 1;
-                if split.parts_left > 0 {
-                    continue;
-                }
-                completion = split.ended;
-                self.split.remove(&completion.tag);
-            }
-            completions[kept] = completion;
-            kept += 1;
-        }
-        completions.truncate(kept);
     }
 }
 
@@ -252,7 +225,7 @@ impl FlashQueue for OverlayQueue {
         completions.append(&mut self.done);
         let first = completions.len();
         self.base.poll(completions);
-        self.join(completions, first);
+        self.split.join(completions, first);
     }
 
     fn wait(&mut self, timeout: Option<Duration>) {

@@ -5,7 +5,7 @@
 //!
 //! A queue that waits for its turn is woken by an event of its own, which its descriptor includes.
 
-use crate::event::{Event, EventPair};
+use crate::event::{Event, EventSet};
 use crate::flash::FlashQueue;
 use crate::locks::whole;
 use crate::protocol::{Command, Completion, Operation};
@@ -70,7 +70,7 @@ pub struct TurnedQueue {
     turns: Arc<FlushTurns>,
     number: u64,
     event: Arc<Event>,
-    both: Option<EventPair>,
+    both: Option<EventSet>,
     /// Flushes that wait for a turn.
     waiting: VecDeque<Command>,
     /// The tag of the flush that is on its way.
@@ -82,7 +82,7 @@ impl TurnedQueue {
     /// The operating system's, when it has no more descriptors.
     pub fn open(below: Box<dyn FlashQueue>, start: u64, turns: &Arc<FlushTurns>) -> io::Result<Box<dyn FlashQueue>> {
         let event = Arc::new(Event::new()?);
-        let both = below.event_fd().map(|below| EventPair::new([below, event.as_raw_fd()])).transpose()?;
+        let both = below.event_fd().map(|below| EventSet::new(&[below, event.as_raw_fd()])).transpose()?;
         let number = turns.numbers.fetch_add(1, Ordering::Relaxed);
         let (turns, waiting) = (turns.clone(), VecDeque::new());
         Ok(Box::new(TurnedQueue { below, start, turns, number, event, both, waiting, flushing: None }))
