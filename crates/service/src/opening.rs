@@ -228,6 +228,11 @@ fn tell(path: &Path, what: OpenNote) {
             let (has, wanted) = (size::shown(has_bytes), size::shown(wanted_bytes));
             tracing::warn!("{path} keeps its {has}: a store does not shrink to a --capacity of {wanted}");
         }
+        OpenNote::Members { used } => {
+            for (place, (member, bytes)) in (1..).zip(used) {
+                tracing::info!("member {place} is {}, of which {} are used", member.display(), size::shown(bytes));
+            }
+        }
         OpenNote::KeptWriteBuffers { has_bytes } => {
             let made = size::shown(has_bytes);
             tracing::warn!(

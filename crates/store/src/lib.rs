@@ -66,8 +66,8 @@ pub use hashed::tier::warm::{Warmed, Warming};
 pub use hashed::tier::{SlabClass, SlabQueue};
 pub use hashed::write_count::KeyspaceWrites;
 pub use opening::{
-    NewStore, OpenError, OpenNote, Options, Place, RestoreError, inspect_at, lock, restore_at, restore_over,
-    store_bytes, when_free,
+    MemberError, NewStore, OpenError, OpenNote, Options, Place, RestoreError, inspect_at, lock, restore_at,
+    restore_over, store_bytes, when_free,
 };
 pub use scan::{
     Freeze, FreezeTask, FrozenBlocks, FrozenKeyspace, FrozenView, GraphOptions, GraphProgress, GraphReport, ItemsTask,

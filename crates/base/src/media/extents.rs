@@ -11,10 +11,12 @@
 //! 1. Each extent is free or has one owner.
 //! 2. The free extents are the reserved ones, those of floors, and the open ones, together.
 //! 3. There are open extents only while all floors are full.
+//! 4. Of a set of several members, extents are taken from all in turn: in equal parts where many are taken at once, neighbours from one.
 //!
 //! Threads: any, under the store's lock for extents, which is the last in the lock order.
 
 use crate::media::io::lock;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tapetum_drive::fail_point;
 use tapetum_kernels::reference::Run;
@@ -72,6 +74,10 @@ pub struct Extents {
     is_recovering: bool,
     /// The last refused request of each owner, 0 if a later one succeeded. The collector makes room for it.
     refused: [u32; OWNERS],
+    /// The first extent of each member.
+    members: Vec<u32>,
+    /// The member from which extents are taken next.
+    turn: usize,
 }
 
 /// The shape of a request for extents.
@@ -99,7 +105,15 @@ impl Extents {
             open: count,
             is_recovering: true,
             refused: [0; OWNERS],
+            members: vec![0],
+            turn: 0,
         }
+    }
+
+    /// As [`Extents::new`], on several members: the first extent of each, the first 0.
+    pub fn on_members(count: u32, members: Vec<u32>) -> Extents {
+        assert!(members.first() == Some(&0) && members.is_sorted(), "members lie one behind the other");
+        Extents { members, ..Extents::new(count) }
     }
 
     /// Keeps `count` extents free for an owner, as soon as so many are free.
@@ -128,7 +142,7 @@ impl Extents {
             _ if self.room_of(owner) < count => None,
             ExtentShape::Any => self.allocate_runs(owner, count),
             ExtentShape::Neighbours => {
-                self.find_neighbours(self.low, count).map(|first| vec![self.claim_run(owner, Run { first, count })])
+                self.neighbours_in_turn(count).map(|first| vec![self.claim_run(owner, Run { first, count })])
             }
         };
         if taken.is_some() {
@@ -258,15 +272,74 @@ impl Extents {
             return None;
         }
         let mut runs: Vec<Run> = Vec::new();
-        for _ in 0..count {
-            let extent = self.lowest();
-            self.give_to(owner, extent);
+        let mut give = |extents: &mut Extents, extent: u32| {
+            extents.give_to(owner, extent);
             match runs.last_mut() {
                 Some(run) if run.first + run.count == extent => run.count += 1,
                 _ => runs.push(Run { first: extent, count: 1 }),
             }
+        };
+        let mut left = count;
+        if self.members.len() > 1 {
+            let part = count.div_ceil(self.members.len() as u32);
+            for _ in 0..self.members.len() {
+                if left == 0 {
+                    break;
+                }
+                let own = self.next_member();
+                let mut from = own.start;
+                for _ in 0..part.min(left) {
+                    let Some(extent) = self.next_free(from..own.end) else { break };
+                    give(self, extent);
+                    (from, left) = (extent + 1, left - 1);
+                }
+            }
+        }
+        for _ in 0..left {
+            let extent = self.lowest();
+            give(self, extent);
         }
         Some(runs)
+    }
+
+    /// The first free extent of these.
+    fn next_free(&self, among: Range<u32>) -> Option<u32> {
+        let mut at = among.start;
+        while at < among.end {
+            match self.free[at as usize / 64] >> (at % 64) {
+                0 => at = (at / 64 + 1) * 64,
+                word => return Some(at + word.trailing_zeros()).filter(|extent| *extent < among.end),
+            }
+        }
+        None
+    }
+
+    /// The lowest free extent of the member whose turn it is, or of the next that has one. There must be one.
+    fn next_in_turn(&mut self) -> u32 {
+        if self.members.len() == 1 {
+            return self.lowest();
+        }
+        let of_member = |extents: &mut Extents| {
+            let own = extents.next_member();
+            extents.next_free(own)
+        };
+        (0..self.members.len()).find_map(|_| of_member(self)).expect("one is free")
+    }
+
+    /// The extents of the member whose turn it is.
+    fn next_member(&mut self) -> Range<u32> {
+        let (member, count) = (self.turn, self.members.len());
+        self.turn = (member + 1) % count;
+        self.members[member]..self.members.get(member + 1).copied().unwrap_or(self.count())
+    }
+
+    /// The first of `count` neighbours that are free: of the member whose turn it is, or the next that has some.
+    fn neighbours_in_turn(&mut self, count: u32) -> Option<u32> {
+        if self.members.len() == 1 {
+            return self.find_neighbours(self.low, count);
+        }
+        let from = self.next_member().start;
+        self.find_neighbours(from.max(self.low), count).or_else(|| self.find_neighbours(self.low, count))
     }
 
     /// Takes all of a free run.
@@ -275,13 +348,18 @@ impl Extents {
         run
     }
 
-    /// The first of `count` neighbours that are free, at `from` or behind it.
+    /// The first of `count` neighbours that are free, all on one member, at `from` or behind it.
     fn find_neighbours(&self, from: u32, count: u32) -> Option<u32> {
         let mut first = from;
         for extent in from..self.count() {
             if !self.is_free(extent) {
                 first = extent + 1;
-            } else if extent + 1 - first == count {
+                continue;
+            }
+            if self.members.len() > 1 && self.members.contains(&extent) {
+                first = extent;
+            }
+            if extent + 1 - first == count {
                 return Some(first);
             }
         }
@@ -408,7 +486,7 @@ impl ExtentReservation {
         } else {
             return None;
         }
-        let extent = extents.lowest();
+        let extent = extents.next_in_turn();
         extents.give_to(self.owner, extent);
         Some(extent)
     }
@@ -470,6 +548,41 @@ mod tests {
         assert_eq!(room(&extents), [6, 5, 0]);
         extents.set_floor(Recovery, 0);
         assert_eq!(room(&extents), [11, 5, 5]);
+    }
+
+    #[test]
+    fn several_members_are_used_in_turn() {
+        let mut extents = Extents::on_members(30, vec![0, 10, 20]);
+        extents.end_recovery();
+        assert_eq!(extents.take(Large, 6, ExtentShape::Any), runs(&[(0, 2), (10, 2), (20, 2)]));
+        assert_eq!(extents.take(Large, 1, ExtentShape::Any), runs(&[(2, 1)]));
+        assert_eq!(extents.take(Slots, 4, ExtentShape::Neighbours), runs(&[(12, 4)]));
+        assert_eq!(extents.take(Slots, 8, ExtentShape::Neighbours), runs(&[(22, 8)]), "no other has so many");
+        assert_eq!(extents.take(Large, 5, ExtentShape::Any), runs(&[(3, 2), (16, 2), (5, 1)]), "the third is full");
+        assert_eq!(extents.take(Large, 6, ExtentShape::Any), runs(&[(6, 2), (18, 2), (8, 2)]), "as much as there is");
+        assert_eq!(extents.free_count(), 0);
+    }
+
+    #[test]
+    fn what_is_reserved_comes_from_all_members() {
+        let shared = Arc::new(Mutex::new(Extents::on_members(9, vec![0, 3, 6])));
+        lock(&shared).end_recovery();
+        let mut reserved = ExtentReservation::begin(&shared, Flush, 9).unwrap();
+        let taken: Vec<_> = (0..9).filter_map(|_| reserved.take()).collect();
+        assert_eq!(taken, [0, 3, 6, 1, 4, 7, 2, 5, 8]);
+        [4, 8].iter().for_each(|extent| reserved.give_back(*extent));
+        let mut more = ExtentReservation::begin(&shared, Flush, 2).unwrap();
+        assert_eq!([more.take(), more.take()], [Some(4), Some(8)], "the first is full");
+    }
+
+    #[test]
+    fn neighbours_are_of_one_member() {
+        let mut extents = Extents::on_members(20, vec![0, 10]);
+        assert!((0..20).filter(|extent| !(8..12).contains(extent)).all(|extent| extents.claim(Large, extent)));
+        assert!(!extents.can_take(Slots, 3, ExtentShape::Neighbours) && extents.can_take(Slots, 3, ExtentShape::Any));
+        assert_eq!(extents.runs_of(Slots, 2, 9), 2);
+        assert_eq!(extents.take(Slots, 2, ExtentShape::Neighbours), runs(&[(8, 2)]));
+        assert_eq!(extents.take(Slots, 2, ExtentShape::Neighbours), runs(&[(10, 2)]));
     }
 
     #[test]

@@ -117,6 +117,11 @@ impl Geometry {
         ((capacity_bytes - self.extents_offset()) / self.extent_bytes) as u32
     }
 
+    /// The number of extents that begin before this place on flash.
+    pub fn extents_before(&self, flash: u64) -> u32 {
+        flash.saturating_sub(self.extents_offset()).div_ceil(self.extent_bytes) as u32
+    }
+
     pub fn extent_offset(&self, extent: u32) -> u64 {
         self.extents_offset() + u64::from(extent) * self.extent_bytes
     }

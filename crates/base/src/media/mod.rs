@@ -6,6 +6,7 @@ pub mod flash_run;
 pub mod flight;
 pub mod geometry;
 pub mod io;
+pub mod member_label;
 pub mod piece_transfer;
 pub mod superblock;
 pub mod transfer;

@@ -154,7 +154,9 @@ impl FoundBase {
         let empty = || Clients::empty(of_engines);
         let recovered = Manifest::recover(io, drive.local(), &geometry, superblock.store_id, empty).await?;
         let installer = Box::new(Installer::from(recovered));
-        let mut extents = Extents::new(geometry.extents(superblock.capacity_bytes));
+        let members = drive.flash().member_starts();
+        let members = members.into_iter().map(|start| geometry.extents_before(start)).collect();
+        let mut extents = Extents::on_members(geometry.extents(superblock.capacity_bytes), members);
         set_floors(&mut extents, &geometry);
         let generation_before = installer.marks.opening.generation;
         Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })

@@ -256,10 +256,10 @@ pub struct PlaceArguments {
     /// The directory of the data
     #[arg(long, value_name = "DIR", default_value = "./tapetum-data")]
     pub data: PathBuf,
-    /// A file or block device for the data, instead of a file in --data; or the socket of a drive that runs by itself (tapetum drive), with
-    /// a partition's name behind it or none: /run/drive.sock/papers
+    /// A file or block device for the data, instead of a file in --data; given again for each of several that are one drive together; or the
+    /// socket of a drive that runs by itself (tapetum drive), with a partition's name behind it or none: /run/drive.sock/papers
     #[arg(long, value_name = "FILE|DEV|SOCKET", conflicts_with = "data")]
-    pub drive: Option<PathBuf>,
+    pub drive: Vec<PathBuf>,
     /// A running server that is asked through its Flight door, in place of the one that has --data or --drive: grpc://HOST:PORT,
     /// grpc+tls://HOST:PORT, or grpc+unix://PATH. What changes keyspaces or sizes is for users with the right to it
     #[cfg(feature = "flight")]
@@ -293,7 +293,7 @@ impl PlaceArguments {
     pub fn of_data(data: PathBuf) -> PlaceArguments {
         PlaceArguments {
             data,
-            drive: None,
+            drive: Vec::new(),
             #[cfg(feature = "flight")]
             server: None,
             #[cfg(feature = "flight")]
@@ -306,9 +306,9 @@ impl PlaceArguments {
     }
 
     pub fn place(&self) -> Place {
-        match &self.drive {
-            Some(drive) => Place::on_drive(drive.clone()),
-            None => Place::Directory(self.data.clone()),
+        match &self.drive[..] {
+            [] => Place::Directory(self.data.clone()),
+            drives => Place::on_drives(drives),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::place::{self, Place};
 use super::{
     CAPACITY_GROWING_BYTES, CAPACITY_LEAST_BYTES, CAPACITY_SERVED_BYTES, NewStore, OpenError, OpenNote, Options,
-    PROBE_BYTES, drive, holds_store, store_bytes, when_free,
+    PROBE_BYTES, drive, holds_store, members, store_bytes, when_free,
 };
 use crate::api::store::Store;
 use crate::hashed::resize::refuse_more_than_there_is;
@@ -50,7 +50,7 @@ pub(super) fn make_file<T, E: From<OpenError>>(
             place::make_directory(directory)?;
             true
         }
-        Place::Partition { .. } => return Err(OpenError::NoFile { path: path.into() }.into()),
+        Place::Partition { .. } | Place::Members(_) => return Err(OpenError::NoFile { path: path.into() }.into()),
         Place::Drive(_) => {
             let folder = unfinished::folder_of(path);
             if !folder.is_dir() {
@@ -159,7 +159,7 @@ pub(super) fn make_in_partition<T, E: From<OpenError>>(
 }
 
 /// Bytes of a new store: as told, or a part of what is free.
-fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
+pub(super) fn capacity(path: &Path, options: &Options) -> Result<u64, OpenError> {
     if let Some(bytes) = options.capacity_bytes {
         return Ok(bytes);
     }
@@ -183,7 +183,10 @@ fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
         other => place::head_of(&other.map_err(OpenError::io(path, "open"))?, path)?,
     };
     let holds_ours = || match FileFlash::open(path, IoEngine::Blocking, env) {
-        Ok(flash) => holds_store(&(Arc::new(flash) as Arc<dyn Flash>), path, env),
+        Ok(flash) => {
+            let flash: Arc<dyn Flash> = Arc::new(flash);
+            Ok(members::is_unfinished(&flash, path, env) || holds_store(&flash, path, env)?)
+        }
         Err(error @ FlashError::Locked { .. }) => Err(OpenError::flash(error)),
         Err(_) => Ok(false),
     };
@@ -193,7 +196,8 @@ fn head_of_ours(path: &Path, env: &Env) -> Result<Vec<u8>, OpenError> {
     }
 }
 
-fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) -> Result<(), OpenError> {
+/// Makes the store on this flash.
+pub(super) fn create_on(flash: &Arc<dyn Flash>, path: &Path, options: &Options, env: &Env) -> Result<(), OpenError> {
     let made = options.of_store(flash.capacity_bytes(), options.memory_bytes.unwrap_or(Options::MEMORY_DEFAULT_BYTES));
     let made = StoreOptions { grows: made.grows && options.new_store == NewStore::Growing, ..made };
     options.check_memory(path, &made, made.segment_bytes)?;

@@ -1,5 +1,6 @@
 //! Why a store at a path was not opened or made.
 
+use super::member_error::MemberError;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 use tapetum_base::debug_as_text;
@@ -38,9 +39,14 @@ pub enum OpenError {
     InUse {
         path: PathBuf,
     },
-    /// A partition of a drive in another process, where a file or directory is wanted.
+    /// A partition of a drive in another process, or a set of members, where a file or directory is wanted.
     NoFile {
         path: PathBuf,
+    },
+    /// A member of a set.
+    Member {
+        path: PathBuf,
+        error: MemberError,
     },
     /// The store's buffers do not fit into the budget.
     Memory {
@@ -76,6 +82,10 @@ impl OpenError {
         move |error| OpenError::Store { path: path.into(), error }
     }
 
+    pub(super) fn member(path: &Path, error: MemberError) -> OpenError {
+        OpenError::Member { path: path.into(), error }
+    }
+
     pub(super) fn flash(error: FlashError) -> OpenError {
         match error {
             FlashError::Locked { path } => OpenError::InUse { path },
@@ -102,7 +112,7 @@ impl fmt::Display for OpenError {
             }
             OpenError::NoFile { path } => write!(
                 f,
-                "{} is a partition of a drive in another process: a standby exchanges files, give it a directory",
+                "{} is a partition of a drive in another process, or a member of a set: a standby exchanges files, give it a directory",
                 path.display()
             ),
             OpenError::NoStore { path } => {
@@ -164,6 +174,7 @@ impl fmt::Display for OpenError {
                     ),
                 }
             }
+            OpenError::Member { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Flash(error) => write!(f, "{error}"),
             OpenError::Store { path, error } => write!(f, "{}: {error}", path.display()),
             OpenError::Io { path, doing, error } => write!(f, "cannot {doing} {}: {error}", path.display()),

@@ -2,7 +2,8 @@
 //!
 //! A directory holds the file `drive`; or the path is of a file or block device, or of a partition of a drive in another process, by way of its
 //! socket. A new store is made under another name and renamed
-//! when it is whole, so that an interrupted creation leaves nothing that looks like a store. A block device is taken only if it
+//! when it is whole, so that an interrupted creation leaves nothing that looks like a store. Several files or devices are a set of members, one drive
+//! together ([`members`]). A block device is taken only if it
 //! holds a store, or zeros in its first and last MiB. Nothing foreign is ever written to.
 
 // Files of the system are above the simulator: here a lock may be waited for.
@@ -10,6 +11,10 @@
 
 mod creation;
 mod error;
+mod member_error;
+mod members;
+#[cfg(test)]
+mod members_tests;
 mod place;
 mod restoring;
 mod store_at_path;
@@ -17,6 +22,7 @@ mod store_at_path;
 mod tests;
 
 pub use error::OpenError;
+pub use member_error::MemberError;
 pub use place::Place;
 pub use restoring::{RestoreError, restore_at, restore_over};
 
@@ -26,7 +32,7 @@ use crate::tools::inspect::inspect_drive;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tapetum_base::engine::inspection::Inspection;
@@ -129,6 +135,10 @@ pub enum OpenNote {
     KeptCapacity {
         has_bytes: u64,
         wanted_bytes: u64,
+    },
+    /// Of a set that was made: its members, and the bytes that are used of each.
+    Members {
+        used: Vec<(PathBuf, u64)>,
     },
     /// The size of write buffers is decided when a store is made.
     KeptWriteBuffers {
@@ -288,6 +298,13 @@ impl Options {
             self.grow_as_told(&store, &path, note)?;
             return Ok(store);
         }
+        if let Place::Members(members) = place {
+            let flash = members::open_or_make(members, self, &env, note)?;
+            let store = self.open_on(flash, &path, &env, note, Store::open_on)?;
+            let capacity_bytes = self.capacity_bytes.map(|bytes| members::set_bytes(bytes, members.len()));
+            Options { capacity_bytes, ..self.clone() }.grow_as_told(&store, &path, note)?;
+            return Ok(store);
+        }
         if self.create
             && !place::is_there(&path)?
             && let Some(flash) = creation::create_file(place, self, &env, note)?
@@ -391,7 +408,9 @@ impl Options {
         open: impl FnOnce(&Drive, &StoreOptions) -> Result<T, Error>,
     ) -> Result<T, OpenError> {
         let probe = drive(&flash, PROBE_BYTES, path, env)?;
-        let segment_bytes = Store::segment_bytes(&probe).map_err(OpenError::store(path))?;
+        let segment_bytes = Store::segment_bytes(&probe);
+        let refused = |error| members::alone(&flash, path, env).unwrap_or_else(|| OpenError::store(path)(error));
+        let segment_bytes = segment_bytes.map_err(refused)?;
         let opened = self.of_store(flash.capacity_bytes(), self.memory_for(flash.capacity_bytes(), segment_bytes));
         self.check_memory(path, &opened, segment_bytes)?;
         refuse_more_than_there_is(opened.memory_bytes).map_err(OpenError::store(path))?;
@@ -596,6 +615,9 @@ pub fn inspect_at(place: &Place) -> Result<Inspection, OpenError> {
 /// As [`Options::open`].
 pub fn lock(place: &Place) -> Result<Arc<dyn Flash>, OpenError> {
     let (path, env) = (place.given_path()?, Env::system());
+    if let Place::Members(paths) = place {
+        return members::open(paths, members::How::Alone, &env);
+    }
     match carried(place, &env)? {
         Some(flash) => Ok(flash),
         None => Ok(Arc::new(open_flash(&path, &env)?)),
@@ -618,6 +640,9 @@ fn open_flash(path: &Path, env: &Env) -> Result<FileFlash, OpenError> {
 }
 
 fn open_flash_read_only(place: &Place, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
+    if let Place::Members(paths) = place {
+        return members::open(paths, members::How::ToRead, env);
+    }
     if let Some(flash) = carried(place, env)? {
         return Ok(flash);
     }
@@ -657,7 +682,7 @@ fn drive(flash: &Arc<dyn Flash>, local_bytes: usize, path: &Path, env: &Env) -> 
 fn holds_store(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<bool, OpenError> {
     match Store::segment_bytes(&drive(flash, PROBE_BYTES, path, env)?) {
         Ok(_) => Ok(true),
-        Err(Error::Unusable(_)) => Ok(false),
+        Err(Error::Unusable(_)) => members::alone(flash, path, env).map_or(Ok(false), Err),
         Err(error) => Err(OpenError::store(path)(error)),
     }
 }

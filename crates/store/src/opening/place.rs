@@ -1,4 +1,4 @@
-//! The place of a store: a directory of its own, a file or block device, or a partition of a drive in another process.
+//! The place of a store: a directory of its own, a file or block device, several of these, or a partition of a drive in another process.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -31,6 +31,8 @@ pub enum Place {
     Drive(PathBuf),
     /// In a partition of the drive that listens at `socket`.
     Partition { socket: PathBuf, name: String },
+    /// On several files or block devices, two at least: the members of a set, in any order.
+    Members(Vec<PathBuf>),
 }
 
 /// The partition of a drive if none is named.
@@ -62,9 +64,22 @@ impl Place {
         partition_at(&path, is_named).unwrap_or(Place::Drive(path))
     }
 
-    /// The path of the file or device.
+    /// The drives of `--drive`: one, or the members of a set.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn on_drives(paths: &[PathBuf]) -> Place {
+        match paths {
+            [] => panic!("a store has a drive"),
+            [one] => Place::on_drive(one),
+            members => Place::Members(members.to_vec()),
+        }
+    }
+
+    /// The path of the file or device; of a set, the first in the order of the alphabet, so that it is one however they are given.
     pub fn path(&self) -> PathBuf {
         match self {
+            Place::Members(members) => members.iter().min().cloned().unwrap_or_default(),
             Place::Directory(directory) => directory.join(DRIVE),
             Place::Drive(path) => path.clone(),
             Place::Partition { socket, name } => socket.join(name),
@@ -75,13 +90,17 @@ impl Place {
     pub fn may_have_store(&self) -> bool {
         match self {
             Place::Partition { .. } => true,
+            Place::Members(members) => members.iter().any(|member| member.exists()),
             Place::Directory(_) | Place::Drive(_) => self.path().exists(),
         }
     }
 
     /// As [`Place::path`]; an error where nothing was given.
     pub(super) fn given_path(&self) -> Result<PathBuf, OpenError> {
-        let (Place::Directory(given) | Place::Drive(given) | Place::Partition { socket: given, .. }) = self;
+        let given = match self {
+            Place::Directory(given) | Place::Drive(given) | Place::Partition { socket: given, .. } => given,
+            Place::Members(_) => &self.path(),
+        };
         if given.as_os_str().is_empty() { Err(OpenError::NoPath) } else { Ok(self.path()) }
     }
 
@@ -90,15 +109,18 @@ impl Place {
         match self {
             Place::Directory(directory) => Some(directory.join(HOT_KEYS)),
             Place::Partition { .. } => None,
-            Place::Drive(drive) => (!is_device(drive)).then(|| beside(drive, &format!(".{HOT_KEYS}"))),
+            Place::Drive(_) | Place::Members(_) => {
+                let drive = self.path();
+                (!is_device(&drive)).then(|| beside(&drive, &format!(".{HOT_KEYS}")))
+            }
         }
     }
 
-    /// The file that is locked by whoever follows backups here, or promotes what did. `None`: a block device or a partition follows none.
+    /// The file that is locked by whoever follows backups here, or promotes what did. `None`: a block device, a partition or a set follows none.
     pub fn standby_lock(&self) -> Option<PathBuf> {
         let path = self.path();
         match self {
-            Place::Partition { .. } => None,
+            Place::Partition { .. } | Place::Members(_) => None,
             Place::Directory(_) | Place::Drive(_) => (!is_device(&path)).then(|| beside(&path, STANDBY_LOCK)),
         }
     }
@@ -108,13 +130,13 @@ impl Place {
         match self {
             Place::Directory(directory) => directory.join(SOCKET),
             Place::Partition { socket, name } => beside(socket, &format!("-{name}.serve")),
-            Place::Drive(drive) => match fs::metadata(drive) {
+            Place::Drive(_) | Place::Members(_) => match fs::metadata(self.path()) {
                 // A device may have many names, and has one number.
                 Ok(found) if found.file_type().is_block_device() => {
                     let number = found.rdev();
                     Path::new(SOCKETS_OF_DEVICES).join(format!("device-{number}.sock"))
                 }
-                _ => beside(drive, ".sock"),
+                _ => beside(&self.path(), ".sock"),
             },
         }
     }

@@ -1,0 +1,55 @@
+"""A store on several files: served, killed, opened again; and members that make no set."""
+
+import signal
+import unittest
+
+from host import HostTest, SMALL
+
+
+class Members(HostTest):
+    def members(self, *names):
+        return [word for name in names for word in ("--drive", self.folder / name)]
+
+    def refused(self, *names):
+        done = self.tapetum("get", *self.members(*names), "k1")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        return done.stderr
+
+    def test_a_store_on_three_files_is_served_killed_and_served_again(self):
+        server = self.serve(*self.members("a", "b", "c"), "--capacity", "192MiB")
+        self.assertIn("member 3 is", server.log)
+        value = "v" * 100_000
+        for number in range(60):
+            self.assertEqual(server.ask(f"set k{number} 0 0 {len(value)}\r\n{value}\r\n"), "STORED\r\n")
+        # A command finds the server, in whatever order the members are given.
+        done = self.tapetum("get", *self.members("c", "a", "b"), "k7")
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, value), done.stderr)
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        server = self.serve(*self.members("b", "c", "a"))
+        for number in range(60):
+            self.assertEqual(server.ask(f"get k{number}\r\n"), f"VALUE k{number} 0 {len(value)}\r\n{value}\r\nEND\r\n")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(), 0)
+        for name in ("a", "b", "c"):
+            self.assertGreater((self.folder / name).stat().st_size, 64 << 20)
+        done = self.tapetum("check", *self.members("a", "b", "c"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_what_makes_no_set_is_said(self):
+        server = self.serve(*self.members("a", "b"), "--capacity", "128MiB")
+        self.assertIn("in use", self.tapetum("check", *self.members("a", "b")).stderr)
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(), 0)
+        self.assertIn("one of the 2 members of a set: give them all", self.refused("a"))
+        self.assertIn("number 2 is missing", self.refused("a", "c"))
+        self.assertIn("is the same as", self.refused("a", "a"))
+        (self.folder / "c").write_bytes(b"mine" * 4096)
+        self.assertIn("holds something that is no member", self.refused("a", "b", "c"))
+        self.assertEqual((self.folder / "c").read_bytes(), b"mine" * 4096)
+        done = self.tapetum("resize", *self.members("a", "b"), "--capacity", "1GiB")
+        self.assertIn("keeps its size", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
