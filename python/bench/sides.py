@@ -7,8 +7,10 @@ The drive sleeps as soon as it has nothing to do; host and drive share the machi
 import contextlib
 import queue
 import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import tapetum
 from found import Found
@@ -27,9 +29,10 @@ SIDES = ("the drive", "the host")
 
 @contextlib.contextmanager
 def process(binary, folder):
-    """``tapetum drive`` over a file in this folder: its socket."""
+    """``tapetum drive`` over a file in this folder: its socket, which lies elsewhere, because a socket's path is short."""
     folder.mkdir()
-    socket, log = folder / "drive.sock", folder / "log"
+    sockets = tempfile.TemporaryDirectory()
+    socket, log = Path(sockets.name) / "drive.sock", folder / "log"
     words = [binary, "drive", "--file", folder / "flash", "--capacity", str(CAPACITY), "--memory", str(DRIVE_MEMORY), "--socket", socket]
     with log.open("w") as out:
         drive = subprocess.Popen(words, stdout=out, stderr=out)
@@ -43,6 +46,7 @@ def process(binary, folder):
     finally:
         drive.kill()
         drive.wait()
+        sockets.cleanup()
 
 
 class Meter:

@@ -221,6 +221,8 @@ class DriveProcess(HostTest):
         a_file = ("drive", "--file", self.folder / "other.flash", "--capacity", "8MiB", "--socket", self.folder / "drive.flash")
         self.assertIn("is something else than a socket", self.tapetum(*a_file).stderr)
         self.assertTrue((self.folder / "drive.flash").exists())
+        long = ("drive", "--file", self.folder / "other.flash", "--capacity", "8MiB", "--socket", self.folder / ("s" * 110))
+        self.assertIn("is too long for a socket's path: give one of at most 107 bytes", self.tapetum(*long).stderr)
         twice = ("drive", "--file", self.folder / "drive.flash", "--socket", self.folder / "other.sock")
         self.assertIn("is in use", self.tapetum(*twice).stderr)
         missing = ("drive", "--file", self.folder / "missing.flash", "--socket", self.folder / "other.sock")

@@ -287,7 +287,13 @@ fn listen(path: &Path, any_user: bool) -> io::Result<OwnedFd> {
     let told = |error: io::Error, what: &str| {
         io::Error::new(error.kind(), format!("{} cannot be {what} as a drive's socket: {error}", path.display()))
     };
-    let address = SocketAddrUnix::new(path).map_err(|error| told(error.into(), "used"))?;
+    let address = SocketAddrUnix::new(path).map_err(|error| match error {
+        rustix::io::Errno::NAMETOOLONG => {
+            let why = format!("{} is too long for a socket's path: give one of at most 107 bytes", path.display());
+            io::Error::new(io::ErrorKind::InvalidInput, why)
+        }
+        error => told(error.into(), "used"),
+    })?;
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     if let Ok(found) = path.symlink_metadata() {
         if !found.file_type().is_socket() {
