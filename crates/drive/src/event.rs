@@ -83,14 +83,18 @@ impl EventSet {
         }
         // SAFETY: the descriptor was just made and nobody else has it.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        for &fd in fds {
-            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-            // SAFETY: the pointer is to a live event.
-            if unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
+        let set = EventSet(epoll);
+        fds.iter().try_for_each(|fd| set.add(*fd))?;
+        Ok(set)
+    }
+
+    pub fn add(&self, fd: RawFd) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: the pointer is to a live event.
+        match unsafe { libc::epoll_ctl(self.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
         }
-        Ok(EventSet(epoll))
     }
 }
 

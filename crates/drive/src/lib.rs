@@ -46,6 +46,10 @@ pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Re
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
+pub use flash::redundant::losses::{MemberState, RecordAbsence};
+pub use flash::redundant::rows::Rows;
+pub use flash::redundant::shape::{Redundancy, Shape};
+pub use flash::redundant::{RedundantFlash, member_bytes};
 pub use flash::set::{SetFlash, SetMember};
 pub use flash::{Flash, FlashError, FlashQueue, Health, Reservation, Size};
 pub use host::{AttachedFlash, Attaching, CarriedFlash, Drive, HostView, Lease, QueueFull, QueuePair, Returned};

@@ -21,6 +21,7 @@ pub mod key_table;
 pub mod mib_sums;
 pub mod ordered;
 pub mod own_pages;
+pub mod parity;
 pub mod prefetch;
 pub mod random;
 pub mod range_checksums;

@@ -13,6 +13,8 @@ use super::faulty::FaultyFlash;
 use super::file::{FileFlash, IoEngine};
 use super::memory::MemoryFlash;
 use super::overlay::OverlayFlash;
+use super::redundant::shape::{Redundancy, Shape};
+use super::redundant::{RedundantFlash, member_bytes};
 use super::set::{SetFlash, SetMember};
 use super::test_path::TestPath;
 use crate::env::Env;
@@ -427,6 +429,33 @@ fn a_set_of_members() {
     let files = [IoEngine::Auto, IoEngine::Blocking, IoEngine::Auto].map(|engine| file(TestPath::new(), engine));
     if files.iter().all(|(flash, _)| flash.sector_bytes() == 512) {
         check(set_of(files.each_ref().map(|(flash, _)| flash.clone())));
+    }
+}
+
+#[test]
+fn a_set_with_redundancy() {
+    for (redundancy, count) in [(Redundancy::Mirror, 2), (Redundancy::Raid5, 3)] {
+        let shape = Shape { redundancy, members: count, own_bytes: 64 << 10, extent_bytes: 64 << 10, extents: 63 };
+        assert_eq!(shape.capacity_bytes(), CAPACITY_BYTES);
+        let member = |number: usize, flash: Arc<dyn Flash>| SetMember {
+            flash,
+            head_bytes: 4096,
+            used_bytes: member_bytes(&shape, number),
+        };
+        let set = |make: &dyn Fn(u64) -> Arc<dyn Flash>| -> Backend {
+            let members = (0..count).map(|number| member(number, make(number as u64))).collect();
+            let flash = RedundantFlash::new(shape, members, 0, Box::new(|_| panic!("no member fails")));
+            // All is written in place.
+            flash.rows().unwrap().begin_copies(0, 31);
+            (Arc::new(flash), None)
+        };
+        check(set(&|_| Arc::new(MemoryFlash::new(2 * CAPACITY_BYTES))));
+        check(set(&|seed| Arc::new(FaultyFlash::new(2 * CAPACITY_BYTES, seed))));
+        let paths: Vec<_> = (0..count).map(|_| TestPath::new()).collect();
+        check(set(&|number| {
+            let flash = FileFlash::create(&paths[number as usize], 2 * CAPACITY_BYTES, IoEngine::Auto, &Env::system());
+            Arc::new(flash.unwrap())
+        }));
     }
 }
 

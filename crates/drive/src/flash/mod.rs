@@ -15,6 +15,7 @@ pub mod file;
 pub mod memory;
 pub mod overlay;
 mod parts;
+pub mod redundant;
 mod reserve;
 mod ring_event;
 pub mod set;
@@ -28,7 +29,11 @@ use std::any::Any;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use redundant::losses::MemberState;
+use redundant::rows::Rows;
 
 use crate::memory::PairMemory;
 use crate::protocol::{Command, Completion};
@@ -100,6 +105,22 @@ pub trait Flash: Send + Sync {
     /// Where each member of a set begins, the first at 0: a flash by itself is its only member.
     fn member_starts(&self) -> Vec<u64> {
         vec![0]
+    }
+
+    /// What becomes of extents, in a set with redundancy.
+    fn rows(&self) -> Option<&Arc<Rows>> {
+        None
+    }
+
+    /// The members of a set with redundancy; none of others.
+    fn members(&self) -> Vec<MemberState> {
+        Vec::new()
+    }
+
+    /// Makes equal what is there twice, after a crash: to be called when all is known that is needed, and before anything is written. How many
+    /// bytes were written. Blocks.
+    fn make_copies_equal(&self) -> io::Result<u64> {
+        Ok(0)
     }
 
     /// Its name for error messages: the path of a file.

@@ -18,6 +18,8 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::parts::Parts;
+use super::redundant::losses::MemberState;
+use super::redundant::rows::Rows;
 use super::{Flash, FlashError, FlashQueue};
 use crate::locks::whole;
 use crate::memory::{LocalMemory, PairMemory};
@@ -112,6 +114,14 @@ impl Flash for OverlayFlash {
 
     fn member_starts(&self) -> Vec<u64> {
         self.base.member_starts()
+    }
+
+    fn rows(&self) -> Option<&Arc<Rows>> {
+        self.base.rows()
+    }
+
+    fn members(&self) -> Vec<MemberState> {
+        self.base.members()
     }
 
     fn describe(&self) -> String {
