@@ -37,6 +37,38 @@ class Members(HostTest):
         done = self.tapetum("check", *self.members("a", "b", "c"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_a_store_of_three_goes_on_without_one_and_leaves_it_out_when_it_is_back(self):
+        server = self.serve(*self.members("a", "b", "c"), "--capacity", "192MiB", "--redundancy", "raid5")
+        value = "v" * 100_000
+        keys = range(60)
+        for number in keys:
+            self.assertEqual(server.ask(f"set k{number} 0 0 {len(value)}\r\n{value}\r\n"), "STORED\r\n")
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        (self.folder / "b").rename(self.folder / "away")
+        server = self.serve(*self.members("a", "b", "c"))
+        self.assertIn("goes on without member 2, and bears no other loss: it is missing", server.log)
+        self.assertIn("STAT members_lost 1\r\n", server.ask("stats\r\n"))
+        other = "w" * 100_000
+        for number in keys:
+            self.assertEqual(server.ask(f"get k{number}\r\n"), f"VALUE k{number} 0 {len(value)}\r\n{value}\r\nEND\r\n")
+            self.assertEqual(server.ask(f"set k{number} 0 0 {len(other)}\r\n{other}\r\n"), "STORED\r\n")
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        (self.folder / "away").rename(self.folder / "b")
+        done = self.tapetum("get", *self.members("a", "b", "c"), "k7")
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, other), done.stderr)
+        done = self.tapetum("check", *self.members("c", "a"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        server = self.serve(*self.members("c", "b", "a"))
+        self.assertIn("b was away while the set changed, and is left out", server.log)
+        for number in keys:
+            self.assertEqual(server.ask(f"get k{number}\r\n"), f"VALUE k{number} 0 {len(other)}\r\n{other}\r\nEND\r\n")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(), 0)
+        self.assertIn("number 1, 2 are missing or were away", self.refused("c", "b"))
+        self.assertIn("cannot be repaired in place yet", self.tapetum("repair", *self.members("a", "c")).stderr)
+
     def test_what_makes_no_set_is_said(self):
         server = self.serve(*self.members("a", "b"), "--capacity", "128MiB")
         self.assertIn("in use", self.tapetum("repair", *self.members("b", "a")).stderr)

@@ -82,6 +82,12 @@ pub struct Stats {
     pub drive_wakes: u64,
     /// How often one of the drive's woke one of this process.
     pub host_wakes: u64,
+    /// Of a set of members with redundancy: those that it goes on without; reads, and writes or flushes, that failed on a member; reads that
+    /// others answered in place of one.
+    pub members_lost: u64,
+    pub member_reads_failed: u64,
+    pub member_writes_failed: u64,
+    pub member_reads_rebuilt: u64,
     /// Bytes that crossed between flash, the drive's local memory and the host, in the order of [`Purpose::ALL`].
     pub drive_bytes: [PurposeAccount; Purpose::COUNT],
     /// Read commands that looked into key tables before a flush.
@@ -192,6 +198,10 @@ store_figures!(
     drive_process_resident_bytes: false, "Memory of that process that is in DRAM",
     drive_wakes: true, "Times that a thread of the server woke one of the drive's, which slept; 0 without such threads or process",
     host_wakes: true, "Times that one of the drive's woke one of the server, which slept",
+    members_lost: false, "Drives of a set with redundancy that it goes on without",
+    member_reads_failed: true, "Reads that failed on a drive of such a set",
+    member_writes_failed: true, "Writes and flushes that failed on a drive of such a set",
+    member_reads_rebuilt: true, "Reads that other drives of the set answered in place of one",
     key_check_reads: true, "Read commands that looked into key tables before a flush",
     flash_read_commands: true, "Read commands of every kind",
     large_values: false, "Values that lie in extents of their own, those included that a flush will free",

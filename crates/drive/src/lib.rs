@@ -46,6 +46,7 @@ pub use flash::faulty::{CrashReport, Cut, FAULTS, Fault, Faults, FaultyFlash, Re
 pub use flash::file::{FileFlash, IoEngine};
 pub use flash::memory::MemoryFlash;
 pub use flash::overlay::OverlayFlash;
+pub use flash::redundant::absent::AbsentFlash;
 pub use flash::redundant::losses::{MemberState, RecordAbsence};
 pub use flash::redundant::rows::Rows;
 pub use flash::redundant::shape::{Redundancy, Shape};

@@ -233,6 +233,13 @@ fn tell(path: &Path, what: OpenNote) {
                 tracing::info!("member {place} is {}, of which {} are used", member.display(), size::shown(bytes));
             }
         }
+        OpenNote::Degraded { place, left_out } => {
+            let why = match left_out {
+                Some(left_out) => format!("{} was away while the set changed, and is left out", left_out.display()),
+                None => "it is missing".to_string(),
+            };
+            tracing::warn!("{path} goes on without member {}, and bears no other loss: {why}", place + 1);
+        }
         OpenNote::KeptWriteBuffers { has_bytes } => {
             let made = size::shown(has_bytes);
             tracing::warn!(

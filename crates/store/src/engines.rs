@@ -50,8 +50,18 @@ pub async fn open(drive: &Drive, io: &Io, options: &StoreOptions) -> Result<Open
     let found = read_superblock(drive, io).await?;
     found.superblock.features.check_write()?;
     let mut found = FoundStore::read(drive, io, found).await?;
+    make_copies_equal(drive)?;
     found.base.make_durable(&mut found.log, io).await?;
     found.into_engines(drive, io, options, None).await
+}
+
+/// In a set with redundancy: what was found counts, and is what the first copy of all that is there twice holds.
+fn make_copies_equal(drive: &Drive) -> Result<(), Error> {
+    let written = drive.flash().make_copies_equal().map_err(|error| Error::Io(error.to_string()))?;
+    if written > 0 {
+        tracing::info!("wrote {written} bytes of copies again, which a crash had left unequal");
+    }
+    Ok(())
 }
 
 /// Opens the store on the drive of an overlay, to read; the overlay takes what is rebuilt. Only an opening to write makes the recovered state

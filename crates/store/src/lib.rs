@@ -103,6 +103,7 @@ pub use tapetum_base::request::{Condition, Initial, Outcome, Reply, Request, Ter
 pub use tapetum_base::stats;
 pub use tapetum_base::stats::{Stats, StoreFigure};
 pub use tapetum_base::wake::under_way::UnderWay;
+pub use tapetum_drive::Redundancy;
 pub use tapetum_kernels::expiry::Expiry;
 pub use tapetum_kernels::record::Marks;
 pub use tapetum_kernels::scan::query::MisfitPolicy;

@@ -38,7 +38,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 use tapetum_drive::locks::whole;
-use tapetum_drive::{Drive, Opcode, OverlayFlash, ProcessMark};
+use tapetum_drive::{Drive, MemberState, Opcode, OverlayFlash, ProcessMark};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::record::Header;
 
@@ -280,6 +280,8 @@ impl Base {
     pub fn stats(&self) -> Stats {
         let (counters, geometry) = (self.drive.counters(), &self.geometry);
         let process = counters.process.unwrap_or_default();
+        let members = self.drive.flash().members();
+        let of_members = |figure: &dyn Fn(&MemberState) -> u64| members.iter().map(figure).sum();
         // Held no longer than this: in the lock order, engines' locks come before extents.
         let used_extents = {
             let extents = lock(&self.extents);
@@ -298,6 +300,10 @@ impl Base {
             drive_process_resident_bytes: process.resident_bytes,
             drive_wakes: counters.drive_wakes,
             host_wakes: counters.host_wakes,
+            members_lost: of_members(&|member| member.is_lost.into()),
+            member_reads_failed: of_members(&|member| member.reads_failed),
+            member_writes_failed: of_members(&|member| member.writes_failed),
+            member_reads_rebuilt: of_members(&|member| member.rebuilt),
             flash_read_commands: counters.opcode(Opcode::Read).completed,
             drive_bytes: counters.purposes,
             ..Stats::default()

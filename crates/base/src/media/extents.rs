@@ -12,13 +12,15 @@
 //! 2. The free extents are the reserved ones, those of floors, and the open ones, together.
 //! 3. There are open extents only while all floors are full.
 //! 4. Of a set of several members, extents are taken from all in turn: in equal parts where many are taken at once, neighbours from one.
+//! 5. In a set with redundancy a run for slots takes the extents behind it that its copies need, and they go with its first extent.
 //!
 //! Threads: any, under the store's lock for extents, which is the last in the lock order.
 
+use crate::media::extent_forms::ExtentForms;
 use crate::media::io::lock;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use tapetum_drive::fail_point;
+use tapetum_drive::{Rows, fail_point};
 use tapetum_kernels::reference::Run;
 
 /// The purpose of an extent. Owners with floors come first, in the order in which their floors are filled.
@@ -56,7 +58,6 @@ struct Floor {
     kept: u32,
 }
 
-#[derive(Debug)]
 pub struct Extents {
     /// One bit an extent, set when free.
     free: Vec<u64>,
@@ -78,6 +79,7 @@ pub struct Extents {
     members: Vec<u32>,
     /// The member from which extents are taken next.
     turn: usize,
+    forms: ExtentForms,
 }
 
 /// The shape of a request for extents.
@@ -107,6 +109,7 @@ impl Extents {
             refused: [0; OWNERS],
             members: vec![0],
             turn: 0,
+            forms: ExtentForms::default(),
         }
     }
 
@@ -114,6 +117,25 @@ impl Extents {
     pub fn on_members(count: u32, members: Vec<u32>) -> Extents {
         assert!(members.first() == Some(&0) && members.is_sorted(), "members lie one behind the other");
         Extents { members, ..Extents::new(count) }
+    }
+
+    /// As [`Extents::new`], on a set with redundancy.
+    pub fn with_rows(self, rows: Option<Arc<Rows>>) -> Extents {
+        Extents { forms: ExtentForms::of(rows), ..self }
+    }
+
+    /// The bytes of an extent that are written whole, if it is written once: zeros behind what there is, up to the extent's end. 1 where that is
+    /// not needed.
+    pub fn row_bytes(&self) -> u64 {
+        self.forms.row_bytes()
+    }
+
+    /// The extents that `count` neighbours take.
+    pub fn run_extents(&self, owner: ExtentOwner, count: u32) -> u32 {
+        match owner {
+            ExtentOwner::Slots => self.forms.run_extents(count),
+            _ => count,
+        }
     }
 
     /// Keeps `count` extents free for an owner, as soon as so many are free.
@@ -138,27 +160,37 @@ impl Extents {
 
     /// Takes `count` extents at once, as runs. `None` if the owner may not have so many, or there are none of that shape.
     pub fn take(&mut self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> Option<Vec<Run>> {
+        let all = match shape {
+            ExtentShape::Any => count,
+            ExtentShape::Neighbours => self.run_extents(owner, count),
+        };
         let taken = match shape {
-            _ if self.room_of(owner) < count => None,
+            _ if self.room_of(owner) < all => None,
             ExtentShape::Any => self.allocate_runs(owner, count),
             ExtentShape::Neighbours => {
-                self.neighbours_in_turn(count).map(|first| vec![self.claim_run(owner, Run { first, count })])
+                let first = self.neighbours_in_turn(all);
+                first.map(|first| vec![self.claim_run(owner, Run { first, count })])
             }
         };
         if taken.is_some() {
-            self.draw(owner, count);
+            self.draw(owner, all);
         }
-        self.refused[owner as usize] = if taken.is_some() { 0 } else { count };
+        self.refused[owner as usize] = if taken.is_some() { 0 } else { all };
         taken
     }
 
     /// Whether [`Extents::take`] would succeed.
     pub fn can_take(&self, owner: ExtentOwner, count: u32, shape: ExtentShape) -> bool {
-        self.room_of(owner) >= count && (shape == ExtentShape::Any || self.find_neighbours(self.low, count).is_some())
+        let all = self.run_extents(owner, count);
+        match shape {
+            ExtentShape::Any => self.room_of(owner) >= count,
+            ExtentShape::Neighbours => self.room_of(owner) >= all && self.find_neighbours(self.low, all).is_some(),
+        }
     }
 
     /// How many runs of `count` neighbours an owner may take now; `runs_max` if there are more.
     pub fn runs_of(&self, owner: ExtentOwner, count: u32, runs_max: u32) -> u32 {
+        let count = self.run_extents(owner, count);
         let runs_max = runs_max.min(self.room_of(owner) / count);
         let (mut runs, mut from) = (0, self.low);
         while runs < runs_max
@@ -264,6 +296,7 @@ impl Extents {
         self.free[extent as usize / 64] &= !(1 << (extent % 64));
         self.owners[extent as usize] = Some(owner);
         self.free_count -= 1;
+        self.forms.take_stripe(extent);
     }
 
     /// Takes `count` extents at once, as runs of neighbours; `None` if fewer are free.
@@ -342,9 +375,13 @@ impl Extents {
         self.find_neighbours(from.max(self.low), count).or_else(|| self.find_neighbours(self.low, count))
     }
 
-    /// Takes all of a free run.
+    /// Takes all of a free run, and what it needs behind it.
     fn claim_run(&mut self, owner: ExtentOwner, run: Run) -> Run {
-        (run.first..run.first + run.count).for_each(|extent| self.give_to(owner, extent));
+        let all = self.run_extents(owner, run.count);
+        (run.first..run.first + all).for_each(|extent| self.give_to(owner, extent));
+        if owner == ExtentOwner::Slots {
+            self.forms.begin_copies(run);
+        }
         run
     }
 
@@ -372,11 +409,31 @@ impl Extents {
             return false;
         }
         self.give_to(owner, extent);
+        self.forms.find_stripe(extent);
         self.draw_any(1);
         true
     }
 
+    /// As [`Extents::claim`], of a run for slots, and what it needs behind it.
+    pub fn claim_slots(&mut self, run: Run) -> bool {
+        let all = self.run_extents(ExtentOwner::Slots, run.count);
+        let end = run.first.saturating_add(all);
+        if end > self.count() || !(run.first..end).all(|extent| self.is_free(extent)) {
+            return false;
+        }
+        self.claim_run(ExtentOwner::Slots, run);
+        self.draw_any(all);
+        true
+    }
+
     pub fn release(&mut self, extent: u32) {
+        self.release_one(extent);
+        for extent in self.forms.end(extent).into_iter().flatten() {
+            self.release_one(extent);
+        }
+    }
+
+    fn release_one(&mut self, extent: u32) {
         assert!(extent < self.count() && !self.is_free(extent), "extent {extent} freed twice");
         self.free[extent as usize / 64] |= 1 << (extent % 64);
         self.owners[extent as usize] = None;
@@ -390,6 +447,9 @@ impl Extents {
         for extent in extents {
             assert!(extent < self.count() && !self.is_free(extent), "extent {extent} is free");
             self.owners[extent as usize] = Some(owner);
+            for extent in self.forms.behind(extent).into_iter().flatten() {
+                self.owners[extent as usize] = Some(owner);
+            }
         }
     }
 
@@ -489,6 +549,11 @@ impl ExtentReservation {
         let extent = extents.next_in_turn();
         extents.give_to(self.owner, extent);
         Some(extent)
+    }
+
+    /// See [`Extents::row_bytes`].
+    pub fn row_bytes(&self) -> u64 {
+        lock(&self.extents).row_bytes()
     }
 
     /// Frees an extent that was taken.

@@ -156,7 +156,8 @@ impl FoundBase {
         let installer = Box::new(Installer::from(recovered));
         let members = drive.flash().member_starts();
         let members = members.into_iter().map(|start| geometry.extents_before(start)).collect();
-        let mut extents = Extents::on_members(geometry.extents(superblock.capacity_bytes), members);
+        let extents = Extents::on_members(geometry.extents(superblock.capacity_bytes), members);
+        let mut extents = extents.with_rows(drive.flash().rows().cloned());
         set_floors(&mut extents, &geometry);
         let generation_before = installer.marks.opening.generation;
         Ok(FoundBase { superblock, hasher, behind, installer, generation_before, extents, watch })

@@ -16,7 +16,7 @@ use tapetum_depot::Destination;
 use tapetum_drive::{Env, Size};
 use tapetum_kernels::record;
 
-use crate::cli::serve_arguments::{BackupArguments, FullArgument, ServeArguments, SyncArgument};
+use crate::cli::serve_arguments::{BackupArguments, FullArgument, RedundancyArgument, ServeArguments, SyncArgument};
 use crate::doors::Doors;
 use crate::doors::console::live::OpenDoor;
 use crate::doors::console::{CLIENTS, ConsoleServer};
@@ -422,6 +422,8 @@ fn open_options(arguments: &ServeArguments) -> Result<tapetum::Options, Box<dyn 
         node_cache_bytes: arguments.node_cache.unwrap_or(0),
         assume_atomic_writes: arguments.assume_atomic_writes,
         take_over: arguments.take_over,
+        redundancy: arguments.redundancy.and_then(RedundancyArgument::redundancy),
+        force: arguments.force,
         value_bytes_max: arguments.item_size.map_or(usize::MAX, |bytes| bytes as usize),
         sync: arguments.sync().into(),
         full: arguments.full().into(),

@@ -120,6 +120,12 @@ pub struct ServeArguments {
     /// Take the partition of --drive from another process that has it, such as one that hangs: that one has it no more
     #[arg(long, requires = "drive")]
     pub take_over: bool,
+    /// What a new store on several drives has beside each byte, so that it goes on when one drive is lost [default: none]
+    #[arg(long, value_enum, requires = "drive")]
+    pub redundancy: Option<RedundancyArgument>,
+    /// Serve a mirror of which one drive is missing although the other was not told of that: what only the missing one has is lost
+    #[arg(long, requires = "drive")]
+    pub force: bool,
     /// When a write is acknowledged [default: always]
     #[arg(long, value_enum)]
     sync: Option<SyncArgument>,
@@ -315,6 +321,26 @@ impl From<SyncArgument> for tapetum::Sync {
             SyncArgument::Always => tapetum::Sync::Always,
             SyncArgument::Everysec => tapetum::Sync::EverySecond,
             SyncArgument::No => tapetum::Sync::No,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RedundancyArgument {
+    /// All drives are needed
+    None,
+    /// Everything is on two drives
+    Mirror,
+    /// What is written once has a parity, what is written in place is on two drives; three drives or more
+    Raid5,
+}
+
+impl RedundancyArgument {
+    pub fn redundancy(self) -> Option<tapetum::Redundancy> {
+        match self {
+            RedundancyArgument::None => None,
+            RedundancyArgument::Mirror => Some(tapetum::Redundancy::Mirror),
+            RedundancyArgument::Raid5 => Some(tapetum::Redundancy::Raid5),
         }
     }
 }

@@ -53,6 +53,17 @@ pub enum MemberError {
         has_bytes: u64,
         needed_bytes: u64,
     },
+    /// More members of a set with redundancy are missing, or were away, than it bears.
+    TooFew {
+        places: Vec<u16>,
+        members: u16,
+    },
+    /// The other member of a mirror is missing, and may have gone on without this one.
+    NotTold {
+        places: Vec<u16>,
+    },
+    /// Two members were each told that the other is absent.
+    WentApart,
     /// Its label is of a newer version.
     Newer {
         version: u32,
@@ -92,13 +103,12 @@ impl fmt::Display for MemberError {
                 other.display()
             ),
             MemberError::Missing { places, members, is_given } => {
-                let names: Vec<_> = places.iter().map(|place| (place + 1).to_string()).collect();
                 let here = if *is_given { "nothing is there, and " } else { "" };
                 write!(
                     f,
                     "{here}of the {members} members of the set number {} is missing: a set without redundancy needs them all, so put it back, \
                      or restore a backup; nothing was written",
-                    names.join(", ")
+                    names_of(places)
                 )
             }
             MemberError::NotOfSet { members } => {
@@ -115,9 +125,30 @@ impl fmt::Display for MemberError {
                 Size(*has_bytes),
                 Size::at_least(*needed_bytes)
             ),
+            MemberError::TooFew { places, members } => write!(
+                f,
+                "of the {members} members of the set number {} are missing or were away while it changed, and it bears one: put them back, or \
+                 restore a backup; nothing was written",
+                names_of(places)
+            ),
+            MemberError::NotTold { places } => write!(
+                f,
+                "member {} of the mirror is missing, and may have gone on without this one: put it back; or serve with --force, and what only \
+                 the missing one has is lost; nothing was written",
+                names_of(places)
+            ),
+            MemberError::WentApart => f.write_str(
+                "the members of this mirror have each gone on without the other: give the one whose data is to stay alone, with the path of a \
+                 file that is not there for the other; nothing was written",
+            ),
             MemberError::Newer { version } => {
                 write!(f, "its label has version {version}: use the newer tapetum that made the set; nothing was written")
             }
         }
     }
+}
+
+/// Members as people count them.
+fn names_of(places: &[u16]) -> String {
+    places.iter().map(|place| (place + 1).to_string()).collect::<Vec<_>>().join(", ")
 }

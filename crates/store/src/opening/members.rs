@@ -12,11 +12,14 @@ use std::sync::Arc;
 
 use super::member_error::MemberError;
 use super::place::{self, Place};
+use super::redundant_members::{self, Given, Opening};
 use super::{OpenError, OpenNote, Options, PROBE_BYTES, creation, drive, holds_store, open_flash, when_free};
 use tapetum_base::error::Error;
 use tapetum_base::media::io::{Io, run};
-use tapetum_base::media::member_label::{FoundLabel, HEAD_BYTES, LABEL_BYTES, MEMBERS_MAX, MemberLabel, read_label};
-use tapetum_drive::{Env, FileFlash, Flash, IoEngine, SetFlash, SetMember, Size};
+use tapetum_base::media::member_label::{
+    FoundLabel, HEAD_BYTES, LABEL_BYTES, MEMBERS_MAX, MemberLabel, RedundantPart, read_label,
+};
+use tapetum_drive::{Env, FileFlash, Flash, IoEngine, SetFlash, SetMember, Shape, Size, member_bytes};
 
 /// How members are opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +40,10 @@ enum Found {
 pub(super) fn open(paths: &[PathBuf], how: How, env: &Env) -> Result<Arc<dyn Flash>, OpenError> {
     let found = find(paths, how, env)?;
     match is_made(&found) {
-        true => compose(paths, found),
+        true => {
+            let how = Opening { writes: how == How::Alone, by_force: false };
+            compose(paths, found, how, env, &mut |_| {})
+        }
         false => Err(OpenError::NoStore { path: paths[0].clone() }),
     }
 }
@@ -51,7 +57,10 @@ pub(super) fn open_or_make(
 ) -> Result<Arc<dyn Flash>, OpenError> {
     let found = find(paths, How::Alone, env)?;
     let set = match (is_made(&found), options.create) {
-        (true, _) => compose(paths, found)?,
+        (true, _) => {
+            let how = Opening { writes: true, by_force: options.force };
+            compose(paths, found, how, env, note)?
+        }
         (false, true) => make(paths, found, options, env, note)?,
         (false, false) => return Err(OpenError::NoStore { path: paths[0].clone() }),
     };
@@ -128,6 +137,13 @@ fn is_made(found: &[Found]) -> bool {
 }
 
 impl Found {
+    fn given((path, found): (&PathBuf, Found)) -> Option<Given> {
+        match found {
+            Found::Member(flash, label) => Some(Given { path: path.clone(), flash, label }),
+            Found::Absent | Found::Blank(_) => None,
+        }
+    }
+
     fn label(&self) -> Option<MemberLabel> {
         match self {
             Found::Member(_, label) => Some(*label),
@@ -136,8 +152,14 @@ impl Found {
     }
 }
 
-/// The set of members that belong together and are all there.
-fn compose(paths: &[PathBuf], found: Vec<Found>) -> Result<Arc<dyn Flash>, OpenError> {
+/// The set of members that belong together and are all there, or all that are needed.
+fn compose(
+    paths: &[PathBuf],
+    found: Vec<Found>,
+    how: Opening,
+    env: &Env,
+    note: &mut impl FnMut(OpenNote),
+) -> Result<Arc<dyn Flash>, OpenError> {
     let labelled = paths.iter().zip(&found).filter_map(|(path, found)| Some((path, found.label()?)));
     let labels: Vec<(&PathBuf, MemberLabel)> = labelled.collect();
     let (first_path, first) = labels[0];
@@ -150,10 +172,14 @@ fn compose(paths: &[PathBuf], found: Vec<Found>) -> Result<Arc<dyn Flash>, OpenE
         if let Some((other, _)) = labels[..number].iter().find(|(_, other)| other.place == label.place) {
             return refused(MemberError::Copy { other: PathBuf::from(other) });
         }
-        if label.generation != generation || label.member_generation != generation {
+        if first.redundant.is_none() && (label.generation != generation || label.member_generation != generation) {
             let member_generation = label.member_generation.min(label.generation);
             return refused(MemberError::Stale { member_generation, generation });
         }
+    }
+    if first.redundant.is_some() {
+        let given: Vec<Given> = paths.iter().zip(found).filter_map(Found::given).collect();
+        return redundant_members::compose(&given, how, env, note);
     }
     let has = |place: &u16| labels.iter().any(|(_, label)| label.place == *place);
     let missing: Vec<u16> = (0..first.members).filter(|place| !has(place)).collect();
@@ -185,9 +211,19 @@ fn compose(paths: &[PathBuf], found: Vec<Found>) -> Result<Arc<dyn Flash>, OpenE
     Ok(Arc::new(SetFlash::new(members.into_iter().map(|(_, member)| member).collect())))
 }
 
-/// The bytes of a set of so many members within this capacity, which their heads are a part of.
-pub(super) fn set_bytes(capacity_bytes: u64, members: usize) -> u64 {
-    share_bytes(capacity_bytes, members).map_or(0, |bytes| bytes * members as u64)
+/// The bytes that a set of these members must have within this capacity, which their heads are a part of. One with redundancy keeps what it has, unless
+/// its files would have to be longer: then more, which no set can have.
+pub(super) fn wanted_bytes(flash: &dyn Flash, paths: &[PathBuf], capacity_bytes: u64) -> u64 {
+    let share_bytes = share_bytes(capacity_bytes, paths.len()).unwrap_or(0);
+    if flash.members().is_empty() {
+        return share_bytes * paths.len() as u64;
+    }
+    let has_bytes = paths.iter().filter_map(|path| fs::metadata(path).ok()).map(|found| found.len()).max();
+    match has_bytes {
+        // A block device has no length.
+        Some(1..) if has_bytes < Some(HEAD_BYTES + share_bytes) => 2 * flash.capacity_bytes(),
+        _ => flash.capacity_bytes(),
+    }
 }
 
 /// What is used of each.
@@ -201,6 +237,15 @@ fn share_bytes(capacity_bytes: u64, members: usize) -> Result<u64, Error> {
         ))),
         bytes => Ok(bytes),
     }
+}
+
+/// Of blank devices: what the smallest has.
+fn smallest_share(found: &[Found]) -> u64 {
+    let bytes = found.iter().filter_map(|found| match found {
+        Found::Blank(flash) => Some(flash.capacity_bytes()),
+        Found::Absent | Found::Member(..) => None,
+    });
+    bytes.min().unwrap_or(0).saturating_sub(HEAD_BYTES) / LABEL_BYTES * LABEL_BYTES
 }
 
 fn make(
@@ -218,12 +263,26 @@ fn make(
         None if found.iter().all(|found| matches!(found, Found::Blank(_))) => None,
         _ => Some(share_bytes(creation::capacity(first, options)?, paths.len()).map_err(OpenError::store(first))?),
     };
+    let (share_bytes, redundant, write_buffer_bytes) = match options.redundancy {
+        None => (share_bytes, None, options.write_buffer_bytes),
+        Some(redundancy) => {
+            let share_bytes = share_bytes.unwrap_or_else(|| smallest_share(&found));
+            let shape = redundant_members::shape(redundancy, paths.len(), share_bytes, options);
+            let (shape, write_buffer_bytes) = shape.map_err(OpenError::store(first))?;
+            (Some(share_bytes), Some(shape), Some(write_buffer_bytes))
+        }
+    };
     let mut set = Vec::new();
     for (place, (path, found)) in (0..).zip(paths.iter().zip(found)) {
-        let label = |used_bytes| {
-            let (generation, member_generation, head_bytes) = (0, 0, HEAD_BYTES);
-            MemberLabel { set_id, place, members, generation, member_generation, head_bytes, used_bytes }
-        };
+        let label =
+            |used_bytes| {
+                let (generation, member_generation, head_bytes) = (0, 0, HEAD_BYTES);
+                let used_bytes = redundant.map_or(used_bytes, |shape| member_bytes(&shape, place.into()));
+                let redundant = redundant.map(|Shape { redundancy, own_bytes, extent_bytes, extents, .. }| {
+                    RedundantPart { redundancy, own_bytes, extent_bytes, extents, absent: 0 }
+                });
+                MemberLabel { set_id, place, members, generation, member_generation, head_bytes, used_bytes, redundant }
+            };
         let wanted_bytes = share_bytes.map(|bytes| HEAD_BYTES + bytes);
         let (flash, label) = match found {
             Found::Blank(flash) => on_device(flash, path, wanted_bytes, label, env)?,
@@ -238,22 +297,25 @@ fn make(
             }
             Found::Absent => in_file(path, wanted_bytes, label, env)?,
         };
-        set.push((path, flash, label));
+        set.push(Given { path: path.clone(), flash, label });
     }
-    let member = |(_, flash, label): &(_, Arc<dyn Flash>, MemberLabel)| SetMember {
+    let member = |Given { flash, label, .. }: &Given| SetMember {
         flash: flash.clone(),
         head_bytes: label.head_bytes,
         used_bytes: label.used_bytes,
     };
-    let flash: Arc<dyn Flash> = Arc::new(SetFlash::new(set.iter().map(member).collect()));
+    let flash: Arc<dyn Flash> = match redundant {
+        None => Arc::new(SetFlash::new(set.iter().map(member).collect())),
+        Some(shape) => Arc::new(redundant_members::of_new(shape, &set, env)),
+    };
     // It has the size of its members, and keeps it.
     let capacity_bytes = Some(flash.capacity_bytes());
-    creation::create_on(&flash, first, &Options { capacity_bytes, ..options.clone() }, env)?;
-    for (path, flash, label) in set.iter().rev() {
-        write_label(flash, path, &MemberLabel { generation: 1, member_generation: 1, ..*label }, env)?;
+    creation::create_on(&flash, first, &Options { capacity_bytes, write_buffer_bytes, ..options.clone() }, env)?;
+    for Given { path, flash, label } in set.iter().rev() {
+        write_label(flash, path, &label.in_generation(1, 0), env)?;
     }
     note(OpenNote::Made { capacity_bytes: flash.capacity_bytes(), on_device: false });
-    let used = set.iter().map(|(path, _, label)| (path.to_path_buf(), label.used_bytes)).collect();
+    let used = set.iter().map(|Given { path, label, .. }| (path.clone(), label.used_bytes)).collect();
     note(OpenNote::Members { used });
     Ok(flash)
 }
@@ -294,6 +356,15 @@ fn in_file(
     made.map(|flash| (flash, label)).ok_or_else(|| OpenError::NameTaken { path: path.into() })
 }
 
+/// The label of a member that is there.
+#[cfg(test)]
+pub(super) fn label_at(path: &Path, env: &Env) -> MemberLabel {
+    match find_one(path, How::ToRead, env).unwrap() {
+        Found::Member(_, label) => label,
+        Found::Absent | Found::Blank(_) => panic!("{} is no member", path.display()),
+    }
+}
+
 fn label_of(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<FoundLabel, OpenError> {
     if flash.capacity_bytes() < 2 * LABEL_BYTES {
         return Ok(FoundLabel::None);
@@ -301,7 +372,12 @@ fn label_of(flash: &Arc<dyn Flash>, path: &Path, env: &Env) -> Result<FoundLabel
     with_io(flash, path, env, |io| run(io, read_label(io), || false))
 }
 
-fn write_label(flash: &Arc<dyn Flash>, path: &Path, label: &MemberLabel, env: &Env) -> Result<(), OpenError> {
+pub(super) fn write_label(
+    flash: &Arc<dyn Flash>,
+    path: &Path,
+    label: &MemberLabel,
+    env: &Env,
+) -> Result<(), OpenError> {
     with_io(flash, path, env, |io| run(io, label.write(io), || false))
 }
 

@@ -16,6 +16,9 @@ mod members;
 #[cfg(test)]
 mod members_tests;
 mod place;
+mod redundant_members;
+#[cfg(test)]
+mod redundant_members_tests;
 mod restoring;
 mod store_at_path;
 #[cfg(test)]
@@ -43,7 +46,7 @@ use tapetum_drive::arbiter::{UnitCount, WEIGHT_MAX};
 use tapetum_drive::engine::{DEFAULT_APPLICATION_NAME, EngineOptions};
 use tapetum_drive::{
     AttachedFlash, Attaching, CarriedFlash, DRIVE_THREADS_MAX, Drive, Env, FileFlash, Flash, FlashError, Identity,
-    IoEngine, ProgramIdentity, Size, programs,
+    IoEngine, ProgramIdentity, Redundancy, Size, programs,
 };
 
 /// The most that a new store that is served takes if its capacity is not given.
@@ -106,6 +109,10 @@ pub struct Options {
     pub pin_units: bool,
     /// See [`Options::take_over`].
     pub take_over: bool,
+    /// See [`Options::redundancy`].
+    pub redundancy: Option<Redundancy>,
+    /// See [`Options::force`].
+    pub force: bool,
     /// Memory of a budget, in bytes, that the caller needs beside the store: none, unless a server sets it.
     pub memory_beside: fn(u64) -> u64,
 }
@@ -140,6 +147,11 @@ pub enum OpenNote {
     Members {
         used: Vec<(PathBuf, u64)>,
     },
+    /// A set goes on without this member, counted from 0. `left_out`: it was given, and was away while the set changed.
+    Degraded {
+        place: u16,
+        left_out: Option<PathBuf>,
+    },
     /// The size of write buffers is decided when a store is made.
     KeptWriteBuffers {
         has_bytes: u64,
@@ -168,6 +180,8 @@ impl Default for Options {
             turns: None,
             pin_units: false,
             take_over: false,
+            redundancy: None,
+            force: false,
             memory_beside: |_| 0,
         }
     }
@@ -265,6 +279,16 @@ impl Options {
         Options { take_over, ..self }
     }
 
+    /// What a new set of several drives has beside each byte, so that one drive may be lost: a copy, or a share in a parity.
+    pub fn redundancy(self, redundancy: Redundancy) -> Options {
+        Options { redundancy: Some(redundancy), ..self }
+    }
+
+    /// Opens a mirror of which one drive is missing also if the other was not told of that: what only the missing one has is lost.
+    pub fn force(self, force: bool) -> Options {
+        Options { force, ..self }
+    }
+
     /// Opens the store at a directory, file, block device or partition, with its maintenance thread. One that is in use is waited for, 3 seconds at
     /// most.
     ///
@@ -300,8 +324,9 @@ impl Options {
         }
         if let Place::Members(members) = place {
             let flash = members::open_or_make(members, self, &env, note)?;
+            let wanted_bytes = |bytes| members::wanted_bytes(&*flash, members, bytes);
+            let capacity_bytes = self.capacity_bytes.map(wanted_bytes);
             let store = self.open_on(flash, &path, &env, note, Store::open_on)?;
-            let capacity_bytes = self.capacity_bytes.map(|bytes| members::set_bytes(bytes, members.len()));
             Options { capacity_bytes, ..self.clone() }.grow_as_told(&store, &path, note)?;
             return Ok(store);
         }

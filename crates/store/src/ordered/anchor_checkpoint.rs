@@ -34,6 +34,7 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::flight::Flying;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::row_end::end_row;
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_drive::LocalMemory;
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -226,6 +227,10 @@ pub async fn write(
         send(base, io, &root, &mut flying, &gathered, places.next()).await?;
     }
     while flying.next("write of a checkpoint of anchors").await?.is_some() {}
+    if let Some(last) = root.places(&base.geometry).last() {
+        let row_bytes = lock(&base.extents).row_bytes();
+        end_row(io, &base.geometry, row_bytes, last + u64::from(piece_bytes)).await?;
+    }
     base.log.flush_elsewhere(io).await?;
     Ok(Some(root))
 }

@@ -128,8 +128,11 @@ impl OrderedEngine {
 
     /// Reserves a group's extents for each keyspace: recovery after a crash may have to rewrite some images, in free slots.
     fn set_floor(&self, slots: &BTreeMap<KeyspaceId, KeyspaceSlots>) {
-        let extents = slots.values().map(|slots| slots.nodes().options().group_extents).sum();
-        lock(&self.base.extents).set_floor(ExtentOwner::Recovery, extents);
+        let mut extents = lock(&self.base.extents);
+        let of_group =
+            |slots: &KeyspaceSlots| extents.run_extents(ExtentOwner::Slots, slots.nodes().options().group_extents);
+        let floor = slots.values().map(of_group).sum();
+        extents.set_floor(ExtentOwner::Recovery, floor);
     }
 
     /// The state that all trees share; makes it if there is none. The caller locks `slots`, so that it is made once.

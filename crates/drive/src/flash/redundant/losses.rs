@@ -13,7 +13,7 @@ use crate::fail_point;
 use crate::locks::whole;
 
 /// Makes it durable on the others that members are absent: those whose bits are set.
-pub type RecordAbsence = Box<dyn Fn(u32) -> io::Result<()> + Send + Sync>;
+pub type RecordAbsence = Box<dyn FnMut(u32) -> io::Result<()> + Send>;
 
 /// What became of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Losses {
     /// A write or flush failed on this member. Whether the set goes on without it: a second one is not made up for.
     pub fn lose(&self, member: usize) -> bool {
         self.counts[member].writes_failed.fetch_add(1, Ordering::Relaxed);
-        let record = whole(self.declaring.lock());
+        let mut record = whole(self.declaring.lock());
         let lost = self.lost.load(Ordering::Acquire);
         if lost != 0 {
             return lost == 1 << member;
@@ -102,7 +102,14 @@ mod tests {
     fn one_member_may_be_lost_once_the_others_know() {
         let known = Arc::new(AtomicU32::new(0));
         let told = known.clone();
-        let losses = Losses::new(3, 0, Box::new(move |lost| Ok(told.store(lost, Ordering::Relaxed))));
+        let losses = Losses::new(
+            3,
+            0,
+            Box::new(move |lost| {
+                told.store(lost, Ordering::Relaxed);
+                Ok(())
+            }),
+        );
         assert!(losses.lose(1) && losses.is_lost(1) && losses.lose(1));
         assert_eq!(known.load(Ordering::Relaxed), 1 << 1);
         assert!(!losses.lose(2) && !losses.is_lost(2), "a second one is an error of its commands");

@@ -11,6 +11,7 @@
 //!
 //! Threads: a queue has queues of each member, which it uses on its own thread.
 
+pub mod absent;
 mod copies;
 pub mod losses;
 mod pieces;

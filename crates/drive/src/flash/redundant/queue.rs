@@ -386,8 +386,11 @@ impl RedundantQueue {
 
     fn event(&self) -> Option<&EventSet> {
         let make = || {
-            let spare = self.spare.iter().flat_map(|spare| &spare.queues);
-            let fds: Option<Vec<RawFd>> = self.queues.iter().chain(spare).map(|queue| queue.event_fd()).collect();
+            let spare = self.spare.iter().flat_map(|spare| spare.queues.iter().enumerate());
+            let queues = self.queues.iter().enumerate().chain(spare);
+            // Those of members that were absent from the beginning have none.
+            let there = queues.filter(|(member, _)| !self.set.losses.is_lost(*member));
+            let fds: Option<Vec<RawFd>> = there.map(|(_, queue)| queue.event_fd()).collect();
             EventSet::new(&fds?).ok()
         };
         self.event.get_or_init(make).as_ref()

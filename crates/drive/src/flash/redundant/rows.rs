@@ -10,7 +10,6 @@
 //! Threads: any. The rows of one extent share a lock with others, held while bytes are added to a sum.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -135,14 +134,13 @@ impl Rows {
         let row_bytes = self.shape.chunks_of(row) as u64 * self.shape.chunk_bytes();
         let mut open = self.lock_rows_of(extent);
         let fresh = || OpenRow { sum: vec![0; self.shape.chunk_bytes() as usize].into(), bytes: 0 };
-        let mut entry = match open.entry(row) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) => entry.insert_entry(fresh()),
-        };
-        let sum = entry.get_mut();
+        let sum = open.entry(row).or_insert_with(fresh);
         parity::add(&mut sum.sum[at as usize..][..bytes.len()], bytes);
         sum.bytes += bytes.len() as u64;
-        (sum.bytes >= row_bytes).then(|| entry.remove().sum)
+        if sum.bytes < row_bytes {
+            return None;
+        }
+        open.remove(&row).map(|row| row.sum)
     }
 
     /// Drops the sums of an extent.

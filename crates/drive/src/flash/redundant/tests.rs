@@ -89,7 +89,7 @@ impl Fixture {
         for extent in [0, 2, 7] {
             rows.take_stripe(extent);
             let row_bytes = rows.row_bytes();
-            let length = if extent == 2 { row_bytes.max(8192).min(EXTENT) } else { EXTENT };
+            let length = if extent == 2 { row_bytes.clamp(8192, EXTENT) } else { EXTENT };
             filled.push((at(extent), bytes(length)));
         }
         rows.begin_copies(3, 2);

@@ -26,6 +26,7 @@ use tapetum_base::media::extents::{ExtentOwner, Extents};
 use tapetum_base::media::flight::Flying;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::row_end::end_row;
 use tapetum_base::media::wire::{Reader, Short, Writer};
 use tapetum_drive::{LocalMemory, fail_point};
 use tapetum_kernels::checksum::{Salt, checksum};
@@ -156,6 +157,10 @@ pub async fn write(engine: &HashedEngine, io: &Io, installer: &mut Installer) ->
         flying.write(flash, buffer);
     }
     while flying.next("write of a checkpoint").await?.is_some() {}
+    if let Some(last) = chunks.checked_sub(1).and_then(|last| checkpoint.place(&engine.geometry, last)) {
+        let row_bytes = lock(&engine.extents).row_bytes();
+        end_row(io, &engine.geometry, row_bytes, last + chunk_bytes).await?;
+    }
     if !fail_point!(TrustCheckpoint) {
         engine.log.flush_elsewhere(io).await?;
     }

@@ -15,8 +15,9 @@ use tapetum_base::keyspace::KeyspaceId;
 use tapetum_base::media::extents::ExtentReservation;
 use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
+use tapetum_base::media::row_end::end_row;
 use tapetum_base::media::transfer::Transfer;
-use tapetum_drive::LocalBuffer;
+use tapetum_drive::{LocalBuffer, fail_point};
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
@@ -110,11 +111,18 @@ impl PageStream {
         result.map(|()| buffer)
     }
 
-    async fn finish(&mut self) -> Result<(), Error> {
+    async fn finish(&mut self, row_bytes: u64) -> Result<(), Error> {
         if self.filled > 0 {
             self.write().await?;
         }
-        self.written().await
+        self.written().await?;
+        let in_last = u64::from(self.pages % self.pages_per_extent()) * self.page_bytes as u64;
+        match self.extents.last() {
+            Some(last) if in_last > 0 && !fail_point!(RowLeftShort) => {
+                end_row(&self.io, &self.geometry, row_bytes, self.geometry.extent_offset(*last) + in_last).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Waits until nothing is on its way to flash.
@@ -358,8 +366,9 @@ impl SegmentWriter {
         let local_index = std::mem::replace(&mut self.fences, fences).build();
         assert_eq!((local_index.data.pages(), local_index.key_pages()), (self.data.pages, self.keys.pages));
         self.write_fences(&local_index).await?;
-        self.data.finish().await?;
-        self.keys.finish().await?;
+        let row_bytes = lock(&self.reserved).row_bytes();
+        self.data.finish(row_bytes).await?;
+        self.keys.finish(row_bytes).await?;
         self.descriptor.data_extents = std::mem::take(&mut self.data.extents);
         self.descriptor.key_extents = std::mem::take(&mut self.keys.extents);
         if self.some_stay && !self.descriptor.expiry_max.is_none() {

@@ -7,17 +7,19 @@
 //! ```
 
 use super::attempt::{WriteError, append};
-use super::large::{LargeOp, give_slots, tag_of, transfer};
+use super::large::{LargeOp, give_slots, tag_of};
 use super::{Attempt, HashedMeans, HashedOp, HashedSession};
 use crate::hashed::HashedEngine;
 use crate::hashed::buffer::{Seen, Shard};
+use crate::hashed::large::pieces::pieces_to_write;
 use crate::hashed::large::{LargeExtents, LargeWant, is_inline};
 use crate::hashed::room::{Admission, LargeRoom};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tapetum_base::error::Error;
 use tapetum_base::log::Draft;
-use tapetum_base::media::piece_transfer::{PieceTransfer, ReturnedPiece};
+use tapetum_base::media::io::lock;
+use tapetum_base::media::piece_transfer::{PIECE_BYTES_MAX, PieceTransfer, ReturnedPiece};
 use tapetum_base::options::Full;
 use tapetum_base::request::decide::Answer;
 use tapetum_base::request::item::ItemHead;
@@ -228,7 +230,9 @@ impl HashedSession {
             }
         }
         let Some(reference) = &write.reference else { unreachable!("extents that were taken have a reference") };
-        write.transfer = transfer((core, engine), reference);
+        let row_bytes = lock(&engine.extents).row_bytes();
+        let pieces = pieces_to_write(&engine.geometry, row_bytes, reference, PIECE_BYTES_MAX);
+        write.transfer = PieceTransfer::new(pieces, |bytes| core.spare_buffers.take(bytes));
         if let Some(transfer) = &mut write.transfer {
             let fua = !fail_point!(AppendBeforeLarge);
             transfer.write(&mut core.queue, fua, tag_of(number), |at, to| fill(&write.stored, at, to));

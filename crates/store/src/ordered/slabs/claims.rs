@@ -2,12 +2,13 @@
 
 use super::group_table::GroupTable;
 use tapetum_base::error::Error;
-use tapetum_base::media::extents::{ExtentOwner, Extents};
+use tapetum_base::media::extents::Extents;
+use tapetum_kernels::reference::Run;
 
 /// Claims the extents of all groups of slots. An error if something else has claimed them.
 pub fn claim_groups(extents: &mut Extents, groups: &GroupTable) -> Result<(), Error> {
     for group in groups.iter() {
-        if !(group.first..group.first + group.extents).all(|extent| extents.claim(ExtentOwner::Slots, extent)) {
+        if !extents.claim_slots(Run { first: group.first, count: group.extents }) {
             return Err(Error::Corrupt(format!(
                 "the manifest gives a group of slots at extent {} what the store does not have, or a segment has",
                 group.first
@@ -23,6 +24,7 @@ mod tests {
     use crate::ordered::slabs::group_table::{Group, GroupEdit};
     use crate::ordered::slabs::slot_class::SlotClass;
     use tapetum_base::keyspace::KeyspaceId;
+    use tapetum_base::media::extents::ExtentOwner;
 
     #[test]
     fn a_group_of_slots_takes_its_extents_and_nobody_elses() {
