@@ -160,6 +160,7 @@ test-nbd: test-build
 
 test-kill: test-build
 	$(TIMED) kill $(X) test-kill --server $(SERVER) --cycles $(KILL_CYCLES)
+	$(TIMED) kill-members $(X) test-kill-members --server $(SERVER) --cycles $(KILL_CYCLES)
 	$(TIMED) kill-drive $(X) test-kill-drive --server $(SERVER) --cycles $(KILL_CYCLES)
 
 test-device: test-build

@@ -65,6 +65,7 @@ Tests (each builds what it needs, starts its own server on a free loopback port 
                      [--operations 100000] [--cycles 10] [--seed N] [--clients 1000] [--pause-ms 0]
                      [--file-system ext4|xfs: that alone, by nbdfuse and a loop device, as root]
   test-kill          kill -9 under load, restart, verify   [--cycles 30] [--seed N] [--connections 8]
+  test-kill-members  the same over three members with a parity, of which one is taken away   [as above]
   test-kill-drive    the same with the drive in a process of its own: either side, or both   [as above]
   test-power-cut     the same on a file system that loses what was not synced   [--cycles 30] [--seed N] [--connections 8]
   test-device        kill -9 of a store on a loop device, as root   [--cycles 30] [--seed N] [--connections 8]
@@ -154,6 +155,7 @@ fn dispatch(command: &str, rest: &[String], mode: fn(&[String]) -> Result<Mode, 
         "test-damage" => damage::run(&options(rest)?),
         "test-device" => device::run(&options(rest)?),
         "test-kill" => kill::run(&options(rest)?),
+        "test-kill-members" => kill::run_members(&options(rest)?),
         "test-kill-drive" => kill::run_either_side(&options(rest)?),
         "test-nbd" => nbd::run(&options(rest)?),
         "test-udp" => udp::run(&options(rest)?),

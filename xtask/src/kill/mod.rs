@@ -77,6 +77,27 @@ pub fn run_either_side(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
+/// As [`run`], over three members with a parity, of which one is taken away between two lives, and is back at the end.
+pub fn run_members(arguments: &Arguments) -> Result<(), Failure> {
+    let plan = Plan::parse(arguments)?;
+    workspace::keeping("kill", |scratch| {
+        std::fs::create_dir(scratch.join("members"))?;
+        let members = ["a", "b", "c"].map(|name| scratch.join("members").join(name));
+        let mut run = Run::new(&plan, &scratch.join("data"), Kill)?.on_members(&members)?;
+        let whole = plan.cycles / 2;
+        run.cycles(whole)?;
+        let gone = &members[run.random.below(3) as usize];
+        std::fs::rename(gone, scratch.join("gone"))?;
+        println!("  {} is taken away", gone.display());
+        run.cycles(plan.cycles - whole)?;
+        std::fs::rename(scratch.join("gone"), gone)?;
+        println!("  {} is back", gone.display());
+        run.cycles(1)?;
+        println!("test-kill-members: {}", run.summary());
+        Ok(())
+    })
+}
+
 /// Gives the store this capacity while it serves. If it has that already, it answers at once.
 fn grow(shared: &Shared, capacity_bytes: u64) -> Result<(), Failure> {
     let ask = || -> std::io::Result<String> {
@@ -127,7 +148,8 @@ pub struct Run<F> {
     random: Random,
     seed: u64,
     fault: F,
-    capacity_bytes: u64,
+    /// `None`: it does not grow.
+    capacity_bytes: Option<u64>,
     cycles: u64,
     strikes: u64,
     in_doubt: usize,
@@ -147,7 +169,7 @@ impl<F: Fault> Run<F> {
             options,
             place: vec!["--data".into(), data.into()],
             fault,
-            capacity_bytes: CAPACITY_BYTES,
+            capacity_bytes: Some(CAPACITY_BYTES),
             cycles: 0,
             strikes: 0,
             in_doubt: 0,
@@ -160,6 +182,20 @@ impl<F: Fault> Run<F> {
         self.place = place.iter().map(OsString::from).collect();
         self.options.options.extend(place);
         self
+    }
+
+    /// Puts the store on these files, of which any one may be lost, and an ordered keyspace beside the hashed one.
+    fn on_members(mut self, members: &[PathBuf; 3]) -> Result<Run<F>, Failure> {
+        let names = members.iter().flat_map(|member| ["--drive".into(), member.clone().into_os_string()]);
+        self.place = names.collect();
+        let words = self.place.iter().map(|word| word.to_string_lossy().into_owned());
+        self.options.options.extend(words.chain(["--redundancy", "raid5"].map(str::to_owned)));
+        // The set keeps its size, of which a part is redundant.
+        self.capacity_bytes = None;
+        let given = self.options.options.iter_mut().filter(|word| **word == CAPACITY_BYTES.to_string());
+        given.for_each(|word| *word = CAPACITY_MAX_BYTES.to_string());
+        self.options.start()?.terminate()?;
+        self.with_ordered()
     }
 
     /// Adds an ordered keyspace beside the hashed one. Every other client has its keys there.
@@ -231,15 +267,18 @@ impl<F: Fault> Run<F> {
         // Short and long runs, so that faults strike the first writes as well as flushes and collections.
         let longest_ms = 20 << self.random.below(8);
         let load_ms = 10 + self.random.below(longest_ms);
-        if self.capacity_bytes < CAPACITY_MAX_BYTES && self.random.one_in(3) {
-            self.capacity_bytes += GROWTH_BYTES;
+        if let Some(bytes) = &mut self.capacity_bytes
+            && *bytes < CAPACITY_MAX_BYTES
+            && self.random.one_in(3)
+        {
+            *bytes += GROWTH_BYTES;
         }
         let Run { shared, clients, fault, random, capacity_bytes, .. } = self;
         let (shared, capacity_bytes) = (&*shared, *capacity_bytes);
         shared.killing.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| -> Result<(), Failure> {
             let threads: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || client.load(shared))).collect();
-            let grower = scope.spawn(move || grow(shared, capacity_bytes));
+            let grower = scope.spawn(move || capacity_bytes.map_or(Ok(()), |bytes| grow(shared, bytes)));
             std::thread::sleep(Duration::from_millis(load_ms));
             shared.killing.store(true, Ordering::SeqCst);
             // The clients end only with the server, so strike it before reading their results.

@@ -281,3 +281,22 @@ fn a_redundancy_needs_members() {
     assert!(refusal.contains("redundancy raid5 needs 3 members or more, and 2 were given"), "{refusal}");
     assert!(members.paths.iter().all(|path| !path.exists()));
 }
+
+#[test]
+#[should_panic]
+fn a_row_that_is_left_short_is_noticed() {
+    let members = Members::new(Redundancy::Raid5, 3);
+    let body = || {
+        let (store, _) = members.open().unwrap();
+        fill(&store, 1);
+        store.close().unwrap();
+        drop(store);
+        for absent in 0..3 {
+            let members = members.copy();
+            members.hide(absent);
+            has_all(&members.open().unwrap().0, 1);
+        }
+    };
+    // SAFETY: this bug lends no memory twice.
+    unsafe { tapetum_drive::planted::with("RowLeftShort", body) }
+}

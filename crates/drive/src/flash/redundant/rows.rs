@@ -5,7 +5,8 @@
 //!
 //! 1. Of an extent that was taken for a stripe, each byte of a row is written once, all of the row or nothing. When a row's last byte is on its way, its
 //!    parity is whole, and goes with that write.
-//! 2. An extent that was found has its parity. Writing there again puts back what was there before, and leaves the parity as it is.
+//! 2. Rows of an extent are ended in their order. One that has ended has its parity, and so has an extent that was found. Writing there again puts back what
+//!    was there before, and leaves the parity as it is.
 //!
 //! Threads: any. The rows of one extent share a lock with others, held while bytes are added to a sum.
 
@@ -40,6 +41,8 @@ pub struct Rows {
     shape: Shape,
     /// By extent: [`FOUND`], [`TAKEN`], or the first extent of its run of copies.
     forms: Box<[AtomicU32]>,
+    /// How many rows of each extent have ended.
+    ended: Box<[AtomicU32]>,
     /// Runs of copies, by their first extents: how many have addresses.
     runs: Mutex<BTreeMap<u32, u32>>,
     open: [Mutex<BTreeMap<u64, OpenRow>>; LOCKS],
@@ -54,7 +57,8 @@ struct OpenRow {
 impl Rows {
     pub fn new(shape: Shape) -> Rows {
         let forms = (0..shape.extents).map(|_| AtomicU32::new(FOUND)).collect();
-        Rows { shape, forms, runs: Mutex::default(), open: Default::default() }
+        let ended = (0..shape.extents).map(|_| AtomicU32::new(0)).collect();
+        Rows { shape, forms, ended, runs: Mutex::default(), open: Default::default() }
     }
 
     /// The bytes that are written whole, in a stripe; whoever writes fewer writes zeros behind them, up to the end of the extent. 1 where there are
@@ -133,6 +137,10 @@ impl Rows {
         }
         let row_bytes = self.shape.chunks_of(row) as u64 * self.shape.chunk_bytes();
         let mut open = self.lock_rows_of(extent);
+        let (in_extent, ended) = ((row % self.shape.rows_per_extent()) as u32, &self.ended[extent as usize]);
+        if in_extent < ended.load(Ordering::Relaxed) {
+            return None;
+        }
         let fresh = || OpenRow { sum: vec![0; self.shape.chunk_bytes() as usize].into(), bytes: 0 };
         let sum = open.entry(row).or_insert_with(fresh);
         parity::add(&mut sum.sum[at as usize..][..bytes.len()], bytes);
@@ -140,6 +148,7 @@ impl Rows {
         if sum.bytes < row_bytes {
             return None;
         }
+        ended.store(in_extent + 1, Ordering::Relaxed);
         open.remove(&row).map(|row| row.sum)
     }
 
@@ -150,6 +159,7 @@ impl Rows {
         let mut open = self.lock_rows_of(extent);
         let old: Vec<u64> = open.range(first..first + rows).map(|(row, _)| *row).collect();
         old.iter().for_each(|row| drop(open.remove(row)));
+        self.ended[extent as usize].store(0, Ordering::Relaxed);
     }
 
     fn form_of(&self, extent: u32) -> &AtomicU32 {
@@ -176,6 +186,7 @@ mod tests {
         assert_eq!(rows.add(2, 0, &[4; 8192]), None, "what an earlier tenant began is forgotten");
         let parity = rows.add(2, 0, &[3; 8192]).unwrap();
         assert!(parity.len() == 8192 && parity.iter().all(|byte| *byte == 7));
+        assert_eq!(rows.add(2, 0, &[3; 8192]).or(rows.add(2, 0, &[3; 8192])), None, "it has ended");
         rows.find_stripe(2);
         assert_eq!(rows.add(2, 0, &[3; 8192]).or(rows.add(2, 0, &[3; 8192])), None, "it has its parity");
     }

@@ -233,3 +233,33 @@ fn copies_that_a_crash_left_unequal_become_what_the_first_one_is() {
         drop(fixture.drive);
     }
 }
+
+/// With a bug planted.
+fn planted(bug: &'static str, body: impl FnOnce()) {
+    // SAFETY: these bugs lend no memory twice.
+    unsafe { crate::planted::with(bug, body) }
+}
+
+#[test]
+#[should_panic(expected = "at ")]
+fn a_parity_that_is_forgotten_is_noticed() {
+    planted("ParityForgotten", any_member_may_be_absent_and_all_is_there);
+}
+
+#[test]
+#[should_panic(expected = "at ")]
+fn a_copy_that_is_forgotten_is_noticed() {
+    planted("CopyForgotten", any_member_may_be_absent_and_all_is_there);
+}
+
+#[test]
+#[should_panic(expected = "> 0")]
+fn copies_that_are_left_unequal_are_noticed() {
+    planted("CopiesLeftUnequal", copies_that_a_crash_left_unequal_become_what_the_first_one_is);
+}
+
+#[test]
+#[should_panic(expected = "left == right")]
+fn an_absence_that_is_not_durable_is_noticed() {
+    planted("AbsenceNotDurable", a_member_that_fails_is_lost_once_the_others_know_and_work_goes_on);
+}

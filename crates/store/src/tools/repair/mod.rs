@@ -90,12 +90,6 @@ pub fn look(drive: &Drive) -> Result<RepairReport, Error> {
 
 /// Repairs the store on a drive, which may be written to; `keeper` gets the bytes that are replaced.
 pub fn repair(drive: &Drive, keeper: &mut dyn Keeper) -> Result<RepairReport, Error> {
-    if drive.flash().rows().is_some() {
-        return Err(Error::Unusable(
-            "a store on drives with redundancy cannot be repaired in place yet: copy its items into a new one (tapetum dump, tapetum load)"
-                .into(),
-        ));
-    }
     let patient = Patient::new(drive)?;
     let below = Io::new(drive.queue_pair(64).map_err(|error| Error::Io(error.to_string()))?).of(Purpose::Recover);
     let repairing = async {
@@ -137,6 +131,12 @@ struct Patient {
 
 impl Patient {
     fn new(drive: &Drive) -> Result<Patient, Error> {
+        if drive.flash().rows().is_some() {
+            return Err(Error::Unusable(
+                "a store on drives with redundancy cannot be repaired in place yet: copy its items into a new one (tapetum dump, tapetum load)"
+                    .into(),
+            ));
+        }
         // The roots and the pages that are made anew: both are small beside a drive.
         let overlay = OverlayFlash::new(drive.flash().clone(), drive.capacity_bytes());
         let above = drive.with_flash(Arc::new(overlay.clone()));
