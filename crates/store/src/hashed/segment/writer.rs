@@ -17,7 +17,7 @@ use tapetum_base::media::geometry::Geometry;
 use tapetum_base::media::io::{Io, lock};
 use tapetum_base::media::row_end::end_row;
 use tapetum_base::media::transfer::Transfer;
-use tapetum_drive::{LocalBuffer, fail_point};
+use tapetum_drive::LocalBuffer;
 use tapetum_kernels::data_page::{PAGE_BYTES, PageSize, SegmentSalt, Trailer, record_checksum};
 use tapetum_kernels::expiry::Expiry;
 use tapetum_kernels::fence_page::{self, FENCE_PAYLOAD_BYTES};
@@ -118,7 +118,7 @@ impl PageStream {
         self.written().await?;
         let in_last = u64::from(self.pages % self.pages_per_extent()) * self.page_bytes as u64;
         match self.extents.last() {
-            Some(last) if in_last > 0 && !fail_point!(RowLeftShort) => {
+            Some(last) if in_last > 0 => {
                 end_row(&self.io, &self.geometry, row_bytes, self.geometry.extent_offset(*last) + in_last).await
             }
             _ => Ok(()),
