@@ -193,7 +193,17 @@ mod tests {
         assert_eq!(bugs.len(), OF_STORE.len() + OF_DEVICE.len() + OF_LEASE.len());
         let unlisted: Vec<_> = places.difference(&bugs).collect();
         // Those have tests of their own, beside the code.
-        let of_others = ["EndTwice", "EpochUnchecked", "FreeBeforeDrained", "OrderedCloseEarly", "SkipLogGap"];
+        let of_others = [
+            "AbsenceNotDurable",
+            "CopiesLeftUnequal",
+            "CopyForgotten",
+            "EndTwice",
+            "EpochUnchecked",
+            "FreeBeforeDrained",
+            "OrderedCloseEarly",
+            "ParityForgotten",
+            "SkipLogGap",
+        ];
         assert_eq!(unlisted, of_others);
         assert_eq!(bugs.difference(&places).next(), None);
     }
